@@ -41,7 +41,7 @@ from armwise.agent.config import (
 from armwise.agent.file_errors import describe_file_for_folder, find_existing
 from armwise.agent.process_limits import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
 from armwise.agent.routers import build_router
-from armwise.arms import manifest
+from armwise.arms import manifest, proxies
 from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
 from armwise.arms.extras import describe_missing, find_missing, find_version, install_command
@@ -652,7 +652,7 @@ def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
     try:
         url = f"{local_url(host, port)}/health/decides"
-        health = _get(url, {}, ANSWER_TIMEOUT_S, trust_env=False).json()
+        health = _get(url, {}, ANSWER_TIMEOUT_S).json()
         return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
         return False
@@ -968,8 +968,12 @@ def _endpoint(
     began = time.monotonic()
     try:
         reply = ask_for_models(address, key, timeout_s, llm.engine)
+    except proxies.ProxySettingError as error:
+        yield Finding(f"{what} cannot be asked: {error}", "or add its host to NO_PROXY to ask it directly")
+        return
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        what = f"no language model answers at {base} ({type(error).__name__})"
+        way = proxies.describe_way(address)
+        what = f"no language model answers at {base}{way} ({type(error).__name__})"
         yield Finding(what, f"start it, or correct {setting}.base_url")
         return
     if reply.status_code in (401, 403):
@@ -1043,10 +1047,13 @@ def ask_for_models(
     return _get(f"{address}/models", headers, timeout_s)
 
 
-def _get(url: str, headers: dict[str, str], timeout_s: float, *, trust_env: bool = True) -> httpx.Response:
+def _get(url: str, headers: dict[str, str], timeout_s: float) -> httpx.Response:
     """Return a response, which may be of any service. Raises httpx.HTTPError, also if it is too large."""
     sent = UNCOMPRESSED | headers
-    with httpx.stream("GET", url, headers=sent, timeout=timeout_s, trust_env=trust_env) as response:
+    with (
+        proxies.client(timeout=timeout_s) as client,
+        client.stream("GET", url, headers=sent) as response,
+    ):
         limit_size(response, REPLY_BYTES).read()
     return response
 

@@ -166,6 +166,21 @@ def definitions() -> list[tuple[bool, str, str]]:
     ]
 
 
+def test_every_http_client_goes_through_the_rule_for_proxies() -> None:
+    """Clients that look at the environment themselves do not agree on it, and ask this machine by a proxy."""
+    made = re.compile(
+        r"httpx2?\.(Async)?Client\(|httpx\.(get|post|put|request|stream)\(|requests\.(get|post|Session)|urlopen\("
+    )
+    own = ("arms/proxies.py", "tests/")
+    found = [
+        f"{named(path)}: {line.strip()}"
+        for path in SOURCES
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if made.search(line) and "transport=" not in line and not named(path).startswith(own)
+    ]
+    assert found == []
+
+
 def test_a_name_of_a_class_has_one_owner() -> None:
     owners: dict[str, list[str]] = {}
     for is_class, name, file in definitions():

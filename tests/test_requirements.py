@@ -38,6 +38,7 @@ OPTIONAL = (
     "haystack",
     "litellm",
     "qdrant",
+    "socks",
     "documents",
 )
 """The extras of the service. The others are of those who develop it: its code may not import them."""
@@ -248,6 +249,7 @@ NOT_BY_DEFAULT = {
     "arms/llm/vllm_engine.py": "llm: {engine: vllm}",
     "arms/models/embedding.py": "encoders without an ONNX graph",
     "arms/more/external/_mcp_session.py": "arms of kind mcp",
+    "arms/proxies.py": "SOCKS proxies",
     "arms/relevance/model.py": "learned fusion",
     "arms/retrievers/cross_encoder.py": "cross-encoders without an ONNX graph",
     "feedback/exchange/records.py": "files in Parquet",

@@ -28,7 +28,7 @@ from armwise.agent.cli.serve_config import base_url, logs_json, read_document
 from armwise.agent.configuration_file import find_folder
 from armwise.agent.process_limits import most_connections, raise_limit_of_files
 from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
-from armwise.arms import local_ray
+from armwise.arms import local_ray, proxies
 from armwise.arms.own_processes import ends_with_its_parent
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class ServiceWatch(threading.Thread):
         from ray import serve
 
         ready, late_at = False, time.monotonic() + START_S
-        with httpx.Client(timeout=5, trust_env=False) as client:
+        with proxies.client(timeout=5) as client:
             while self.failure is None:
                 time.sleep(LOOK_S)
                 if self._proxy is not None and (code := self._proxy.poll()) not in (None, 0):

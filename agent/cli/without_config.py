@@ -221,14 +221,18 @@ def _models(address: str, key: str | None) -> list[str]:
     import httpx
 
     from armwise.agent.checks import ask_for_models, names_of_models
+    from armwise.arms import proxies
     from armwise.feedback.log import without_password
 
     place = without_password(address)
     try:
         reply = ask_for_models(address, key or "")
+    except proxies.ProxySettingError as error:
+        raise LaunchError(str(error)) from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        way = proxies.describe_way(address)
         raise LaunchError(
-            f"no language model answers at {place} ({type(error).__name__}): start it, or unset "
+            f"no language model answers at {place}{way} ({type(error).__name__}): start it, or unset "
             f"{BASE_URL} and {API_KEY}"
         ) from None
     if reply.status_code in (401, 403):

@@ -33,7 +33,7 @@ from armwise.agent.replies import (
     ObservationReceipts,
     Policy,
 )
-from armwise.arms.own_processes import THIS_MACHINE
+from armwise.arms import proxies
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 
 URL = "http://127.0.0.1:8000"
@@ -122,7 +122,6 @@ class _ClientConnection:
         self.url = _address(url or os.environ.get("ARMWISE_URL") or URL)
         self.retries = 0
         self._shown = str(httpx.URL(self.url).copy_with(userinfo=b""))  # messages have no password
-        self._here = httpx.URL(self.url).host in THIS_MACHINE  # no proxy of the network is asked for it
         self._key = key or os.environ.get("ARMWISE_API_KEY")
         # to connect takes no long time, whatever an answer takes
         self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
@@ -160,10 +159,13 @@ class _ClientConnection:
         trouble = f"{type(error).__name__} {error}".strip()
         if isinstance(error, httpx.DecodingError):
             return ClientError(f"{self._name(call)} gave {error}")
+        if isinstance(error, proxies.ProxySettingError):
+            return ClientError(str(error))
         if not self._reached:
             return ClientError(
-                f"no service answers at {self._shown} ({trouble}); is it running there? Start it with "
-                "`armwise serve`, or name another address (--url, ARMWISE_URL)"
+                f"no service answers at {self._shown}{proxies.describe_way(self.url)} ({trouble}); "
+                "is it running there? Start it with `armwise serve`, or name another address (--url, "
+                "ARMWISE_URL)"
             )
         if call.again or isinstance(error, httpx.ConnectError):
             return _AgainError(trouble)
@@ -296,7 +298,7 @@ class Client(_ClientConnection):
         http: httpx.Client | None = None,
     ) -> None:
         super().__init__(url, key, timeout_s, attempts)
-        self._http = httpx.Client(trust_env=not self._here) if http is None else http
+        self._http = proxies.client() if http is None else http
 
     def __enter__(self) -> Self:
         return self
@@ -431,7 +433,7 @@ class AsyncClient(_ClientConnection):
         http: httpx.AsyncClient | None = None,
     ) -> None:
         super().__init__(url, key, timeout_s, attempts)
-        self._http = httpx.AsyncClient(trust_env=not self._here) if http is None else http
+        self._http = proxies.async_client() if http is None else http
 
     async def __aenter__(self) -> Self:
         return self

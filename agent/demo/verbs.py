@@ -27,6 +27,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.demo.page import render
 from armwise.agent.demo.story import Narrator, Story
 from armwise.agent.demo.world import LARGE, SMALL, USD_PER_KILOTOKEN, World
+from armwise.arms import proxies
 from armwise.arms.own_processes import ends_with_its_parent, python
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 
@@ -176,7 +177,7 @@ async def _service(folder: Path, url: str) -> AsyncIterator[None]:
         )
     try:
         give_up = time.monotonic() + START_S
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with proxies.async_client() as http:
             while True:
                 with suppress(httpx.TransportError):
                     if (await http.get(f"{url}/ready")).is_success:

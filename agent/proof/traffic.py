@@ -18,8 +18,8 @@ import numpy as np
 
 from armwise.agent.client import ClientError
 from armwise.agent.client.errors import read_failure
+from armwise.arms import proxies
 from armwise.arms.base import Progress
-from armwise.arms.own_processes import THIS_MACHINE
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.events import LABELS, NOT_SERVED, Mode, Status
@@ -232,10 +232,9 @@ def _download(address: httpx.URL, name: str, key: str | None, path: Path) -> Non
     """Write the export of a service to a file. Raises ClientError."""
     headers = UNCOMPRESSED | ({"authorization": f"Bearer {key}"} if key else {})
     asked = address.copy_with(path=f"{address.path.rstrip('/')}/v1/export")
-    here = address.host in THIS_MACHINE  # no proxy of the network is asked for it
     try:
         with (
-            httpx.Client(trust_env=not here, timeout=TIMEOUT_S) as client,
+            proxies.client(timeout=TIMEOUT_S) as client,
             client.stream("GET", asked, headers=headers) as response,
             path.open("wb") as file,
         ):
@@ -245,8 +244,12 @@ def _download(address: httpx.URL, name: str, key: str | None, path: Path) -> Non
                 raise read_failure(response)
             for part in response.iter_bytes():
                 file.write(part)
+    except proxies.ProxySettingError as error:
+        raise ClientError(str(error)) from None
     except httpx.HTTPError as error:
-        raise ClientError(f"no export came from {name}: {type(error).__name__} {error}") from None
+        raise ClientError(
+            f"no export came from {name}{proxies.describe_way(address)}: {type(error).__name__} {error}"
+        ) from None
 
 
 def _quality(rule: RewardRule) -> RewardRule:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from armwise.agent.reporting import log_plainly
 from armwise.agent.telemetry import logs
 from armwise.agent.telemetry.logs import TelemetrySpec
-from armwise.arms import tracing
+from armwise.arms import proxies, tracing
 from armwise.arms.local_ray import UMASK
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def _make_exporters(names: list[str]) -> Iterator["SpanExporter"]:
     """Yield an exporter of each name, or log a warning if it is missing or fails."""
     for name in names:
         try:
+            for address in filter(None, map(os.environ.get, ENDPOINTS)):
+                proxies.find_proxy(address, ("socks",))  # said now: the exporter finds out when it sends
             (entry_point,) = metadata.entry_points(group="opentelemetry_traces_exporter", name=name)
             yield entry_point.load()()
         except ValueError:

@@ -14,7 +14,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from armwise.arms import tokenizer
+from armwise.arms import proxies, tokenizer
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.engines.conditions import dump_metadata, list_facts, load_metadata
 from armwise.arms.extras import install_command
@@ -336,7 +336,8 @@ class EngineArm:
         except ArmError as error:
             raise type(error)(f"arm {self.name!r}: {error}") from error
         except Exception as error:  # of a client that is not ours
-            raise ArmError(f"arm {self.name!r}: {format_error(error)}") from error
+            way = proxies.describe_way(getattr(self.params, "url", None) or "")
+            raise ArmError(f"arm {self.name!r}: {format_error(error)}{way}") from error
 
 
 def _rank(passages: list[Passage], n: int) -> tuple[Passage, ...]:

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Self
 
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.collection import (
     FORMAT_WITH_WORDS,
@@ -153,8 +155,15 @@ class QdrantCollection:
         if params.path is not None:
             self._connection = in_folder(params.path)
         else:
+            try:
+                proxy = proxies.find_proxy(str(params.url))
+            except proxies.ProxySettingError as error:
+                raise ArmBuildError(f"{params.url}: {error}") from error
             self._connection = module.QdrantClient(
                 url=params.url,
+                trust_env=False,
+                proxy=None if proxy is None else proxy.url,
+                verify=httpx.create_ssl_context(),
                 api_key=params.key,
                 timeout=max(1, round(params.timeout_s)),
                 check_compatibility=False,

@@ -13,11 +13,10 @@ import logging
 import re
 import time
 import weakref
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
@@ -32,7 +31,7 @@ from tenacity import (
 from typing_extensions import override
 from yarl import URL
 
-from armwise.arms import upstream
+from armwise.arms import proxies, upstream
 from armwise.arms.large import call_beside
 from armwise.arms.llm.base import (
     HINTS,
@@ -194,7 +193,10 @@ class EndpointGenerator(Generator):
             path, encoded=True, keep_query=True
         )
         self._shortens_ids = protocol == "chat" and "mistral" in f"{url.host} {model}".lower()
-        self._proxy = _find_proxy(url)
+        try:
+            self._proxy = proxies.find_proxy(base_url, ("socksio", "aiohttp_socks"))
+        except proxies.ProxySettingError as error:
+            raise GeneratorError(f"{self._name}: {error}") from error
         self._attempts = 1 + max_retries
         self._rests_until = 0.0
         self._request = dict(request or {})
@@ -255,7 +257,8 @@ class EndpointGenerator(Generator):
             raise late from error
         except aiohttp.ClientError as error:
             logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
-            failure = GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})")
+            way = "" if self._proxy is None else f" through {self._proxy}"
+            failure = GeneratorError(f"{self._name}: the connection failed{way} ({type(error).__name__})")
             failure.shown = "the connection failed"
             raise failure from error
         except UpstreamError as error:
@@ -343,7 +346,7 @@ class EndpointGenerator(Generator):
                 **prompt.headers,
             },
             allow_redirects=False,
-            proxy=self._proxy,
+            proxy=self._proxy.url if self._proxy is not None and not self._proxy.is_socks else None,
             timeout=aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=silent_s),
         )
         if 200 <= reply.status < 300:
@@ -363,10 +366,11 @@ class EndpointGenerator(Generator):
     def _open_session(self) -> aiohttp.ClientSession:
         """Return the connections, which belong to the event loop that asks first."""
         if self._session is None:
+            connect: Callable[..., aiohttp.BaseConnector] = aiohttp.TCPConnector
+            if self._proxy is not None and self._proxy.is_socks:
+                connect = partial(proxies.connect_by_socks, self._proxy)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=CONNECTIONS, keepalive_timeout=IDLE_S, ssl=self._certificates
-                ),
+                connector=connect(limit=CONNECTIONS, keepalive_timeout=IDLE_S, ssl=self._certificates),
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -476,13 +480,6 @@ def _close_there(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
     """Close the connections of a model that nobody has closed, in their event loop if it still runs."""
     if loop.is_running() and not session.closed:
         asyncio.run_coroutine_threadsafe(session.close(), loop)
-
-
-def _find_proxy(url: URL) -> str | None:
-    """Return the proxy of this machine's environment for an address, if there is one."""
-    proxies = getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    return None if proxy is None or proxy_bypass(url.host or "") else proxy
 
 
 def _digest_form(body: Document) -> bytes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from armwise.arms import upstream
+from armwise.arms import proxies, upstream
 from armwise.arms.large import call_beside
 from armwise.arms.llm.base import (
     SILENCE_S,
@@ -94,6 +94,10 @@ class LiteLLMGenerator(Generator):
         key = read_secret(spec.api_key_env) if spec.api_key_env is not None else ""
         if spec.api_key_env is not None and not key:
             raise GeneratorError(f"{spec.model} needs a key: set the environment variable {spec.api_key_env}")
+        try:
+            proxies.require_usable()  # the library reads all of them, whichever it needs
+        except proxies.ProxySettingError as error:
+            raise GeneratorError(f"{spec.model}: {error}") from error
         self._library = litellm = _import_litellm()
         try:
             provider = litellm.get_llm_provider(spec.model)[1]

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
-from armwise.arms import extras
+from armwise.arms import extras, proxies
 from armwise.arms.relative_paths import InFolder
 
 PACKAGE = "package:"
@@ -30,7 +30,7 @@ def locate(model: str) -> str | Path:
             on disk, `~` allowed; or a hub name, `owner/name`, taken unchecked.
 
     Raises:
-        ModelNotFoundError: The package or the path does not exist.
+        ModelNotFoundError: The package or the path does not exist, or a proxy cannot be used to reach a hub.
 
     >>> locate("sentence-transformers/all-mpnet-base-v2")
     'sentence-transformers/all-mpnet-base-v2'
@@ -42,6 +42,10 @@ def locate(model: str) -> str | Path:
         return path.resolve()
     if _is_written_as_path(model):
         raise ModelNotFoundError(f"model {model!r}: there is no file or folder {path}")
+    try:
+        proxies.require_usable()  # the library of the hubs reads all of them, whichever it needs
+    except proxies.ProxySettingError as error:
+        raise ModelNotFoundError(f"model {model!r}: {error}") from None
     return model
 
 

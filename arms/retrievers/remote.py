@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from armwise.arms import upstream
+from armwise.arms import proxies, upstream
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.retrievers.kind import Kind
@@ -250,7 +250,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.waiting = Blocking()
-        self.client = httpx.AsyncClient(  # each arm has its own time limit # nosec B113
+        self.client = proxies.async_client(  # each arm has its own time limit # nosec B113
             headers={"accept-encoding": "gzip, deflate"},
             limits=LIMITS,
             timeout=None,
@@ -302,6 +302,10 @@ class HttpArm:
         self.headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
         # without the query and the password, which may be secret
         self.label = f"arm {name!r}: {self.url.copy_with(userinfo=b'', query=None)}"
+        try:
+            proxies.find_proxy(self.url)
+        except proxies.ProxySettingError as error:
+            raise ArmError(f"arm {name!r}: {error}") from error
         self.connections = connections()
         self._timeout_s = params.timeout_s
 
@@ -341,7 +345,8 @@ class HttpArm:
         except TimeoutError as error:
             raise _TryAgainError(f"no response within {limit_s:.3g} s") from error
         except httpx.TransportError as error:
-            raise _TryAgainError(f"{type(error).__name__} {error}".strip()) from error
+            way = proxies.describe_way(self.url)
+            raise _TryAgainError(f"{type(error).__name__} {error}".strip() + way) from error
         except httpx.RequestError as error:
             raise ArmError(f"{self.label}: {type(error).__name__} {error}") from error
         reply = RemoteResponse(response.status_code, response.headers, content)

@@ -23,6 +23,7 @@ from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientE
 from armwise.agent.config.warm_start import QUESTION_LINE
 from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffle
 from armwise.agent.lab.simulation.summary import RunSummary, SimulatedTurn, Traffic, summarise, tables
+from armwise.arms import proxies
 from armwise.feedback.answer_metrics import METRICS, recall_at_k
 from armwise.feedback.reward import RewardError, RewardRule
 
@@ -83,9 +84,9 @@ async def simulate(
     key = settings.api_key
     try:
         questions = shuffle(load_questions(settings.questions), settings.seed)[: settings.limit]
-        async with httpx.AsyncClient(
-            transport=transport, limits=httpx.Limits(max_connections=settings.concurrency)
-        ) as http:
+        limits = httpx.Limits(max_connections=settings.concurrency)
+        over = proxies.async_client(limits) if transport is None else httpx.AsyncClient(transport=transport)
+        async with over as http:
             secret = key.get_secret_value() if key else None
             client = AsyncClient(settings.url, secret, timeout_s=settings.timeout_s, http=http)
             return await _run(settings, questions, client, console)

@@ -6,7 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -230,17 +230,13 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
 ) -> None:
     urls = list[tuple[str, float]]()
 
-    @contextmanager
-    def stream(
-        method: str, url: str, *, headers: object, timeout: float, trust_env: bool
-    ) -> Iterator[httpx.Response]:
-        assert (method, trust_env) == ("GET", False), "a proxy of the network knows nothing of this machine"
-        del headers
-        urls.append((url, timeout))
-        yield httpx.Response(200, json={"status": "decides"})
+    def answer(request: httpx.Request) -> httpx.Response:
+        urls.append((str(request.url), request.extensions["timeout"]["read"]))
+        return httpx.Response(200, json={"status": "decides"})
 
     monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
-    monkeypatch.setattr(checks.httpx, "stream", stream)
+    over = httpx.MockTransport(answer)
+    monkeypatch.setattr(checks.proxies, "client", partial(httpx.Client, transport=over))
     assert lines(checks.check_address(host, 8000)) == [
         f"fine: an Armwise service answers on port 8000 on {host}"
     ]

@@ -745,10 +745,11 @@ async def test_an_endpoint_is_asked_through_the_proxy(
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, url)
-    assert (await ask(EndpointGenerator("chat", "http://127.0.0.1:1/keyed", "m")))[0] == "None "
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(GeneratorError, match="ClientConnectorError"):
-        await ask(EndpointGenerator("chat", "http://127.0.0.1:1/keyed", "m", max_retries=0))
+    assert (await ask(EndpointGenerator("chat", "http://other.invalid/keyed", "m")))[0] == "None "
+    monkeypatch.setenv("no_proxy", "other.invalid")
+    for directly in ("http://other.invalid/keyed", "http://127.0.0.1:1/keyed"):
+        with pytest.raises(GeneratorError, match="ClientConnector"):
+            await ask(EndpointGenerator("chat", directly, "m", max_retries=0))
 
 
 async def test_connections_are_kept_unless_they_are_hung_up(url: str) -> None:
