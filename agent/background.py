@@ -38,9 +38,6 @@ class Work(StrEnum):
     ARMS = "arms"
     """Arms that became live and that a replica builds."""
 
-    DEPLOYMENTS = "deployments"
-    """Deployments of Ray Serve, which it starts again where they are unhealthy."""
-
     LEARNER = "learner"
     WARM_START = "warm_start"
     EVALUATION = "evaluation"
@@ -59,10 +56,6 @@ ABOUT = {
         "remove the cause, then restart `armwise serve`: it goes on with what is built",
     ),
     Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
-    Work.DEPLOYMENTS: (
-        "deployments",
-        "wait: they are started again; where it stays, remove the cause, which the log of the service has",
-    ),
     Work.LEARNER: (
         "learning",
         "decisions go on, by what was learned before: remove the cause, which the log of the service has; "

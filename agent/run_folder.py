@@ -28,9 +28,6 @@ COLD = "ARMWISE_COLD"
 BEHIND = "build-behind"
 """File that marks that something is left to build in the background."""
 
-TO_BUILD = "to-build"
-"""File that marks that the process that serves has checked all, and that something is left to build."""
-
 QUESTION = "question.txt"
 """File with a question that the corpus answers, to begin with."""
 

@@ -1,11 +1,12 @@
 """What comes before a service: checks, and what is missing is built.
 
-A separate process builds, `armwise serve --prepare-only`, whose memory is free again at its end. The one
-process of a service without Ray does the same by `look`, and serves at once where nothing is missing.
+A child builds, `armwise serve --prepare-only`, whose memory is free again at its end.
 """
 
 import os
 import shlex
+import subprocess
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn
@@ -24,14 +25,18 @@ from armwise.agent.cli import first_start
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
 from armwise.agent.cli.options import open_home, warn_of_a_copy
 from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
-from armwise.agent.cli.serve_config import read_listening_address
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.process_limits import hard_limit_of_files, most_connections
-from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD, BuildingProgress
+from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, BuildingProgress
+from armwise.arms.own_processes import ends_with_its_parent, python
 
 
 class NotBuiltError(Exception):
     """Something has to be built before the service answers."""
+
+
+class ProcessLostError(Exception):
+    """A process that the service needs was killed; the message names it and the remedy."""
 
 
 def look(*_: object) -> NoReturn:
@@ -39,43 +44,7 @@ def look(*_: object) -> NoReturn:
     raise NotBuiltError
 
 
-def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCallback) -> None:
-    """Check a configuration, build what is missing, and write what the other processes of its run read.
-
-    Args:
-        config: A Ray Serve configuration file.
-        settings: What it says.
-        on_progress: Progress callback; `look` to build nothing that takes long.
-
-    Raises:
-        NotBuiltError: By `look`; the checks are made, which another process of this run then leaves out.
-        ConfigError, ArmError, StoreError, ModelNotFoundError: What is configured cannot be served.
-    """
-    run = os.environ.get(RUN_FOLDER)
-    folder = None if run is None else Path(run)
-    if folder is None or not (folder / TO_BUILD).exists():
-        _check(config, settings, read_listening_address(config)[0])
-    try:
-        _build(settings, folder, on_progress)
-    except NotBuiltError:
-        if folder is not None:
-            (folder / TO_BUILD).touch()
-        raise
-    sources = settings.resolve_places().corpus_sources
-    print_oddities(sources)
-    if folder is None:
-        return
-    (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
-    if settings.http.connections > (most := most_connections()):
-        errors.print(
-            f"The service accepts {most:,} connections instead of {settings.http.connections:,}: a process "
-            f"may open only {hard_limit_of_files():,} files. Raise the hard limit (`ulimit -Hn`).",
-            style="yellow",
-            soft_wrap=True,
-        )
-
-
-def _check(config: Path, settings: AppConfig, host: str) -> None:
+def check_service(config: Path, settings: AppConfig, host: str) -> None:
     """Make the home, install missing models, and print what is serious, or raise what is wrong."""
     require_libraries(settings)
     if settings.log_path is not None:
@@ -95,11 +64,59 @@ def _check(config: Path, settings: AppConfig, host: str) -> None:
         closes = shlex.join(["armwise", "key", "create", "--name", "me", "-c", str(config)])
         warning = "No API key is set, so any program on this machine can use the service. To require one"
         console.print(f"{warning}: {closes}", **PLAIN)
+    if settings.http.connections > (most := most_connections()):
+        errors.print(
+            f"The service accepts {most:,} connections instead of {settings.http.connections:,}: a process "
+            f"may open only {hard_limit_of_files():,} files. Raise the hard limit (`ulimit -Hn`).",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
-def _build(settings: AppConfig, folder: Path | None, on_progress: ProgressCallback) -> None:
-    if folder is None or not first_start.begin(settings, on_progress):
+def build_service(settings: AppConfig, on_progress: ProgressCallback, folder: Path | None) -> None:
+    """Build what is missing, and write what the other processes of a run read.
+
+    Args:
+        settings: The configuration, which was checked.
+        on_progress: Progress callback; `look` to build nothing that takes long.
+        folder: The folder of the run; None: of no run, and all is built.
+
+    Raises:
+        NotBuiltError: By `look`.
+        ConfigError, ArmError, StoreError, ModelNotFoundError: What is configured cannot be served.
+    """
+    if folder is not None and first_start.begin(settings, on_progress):
+        (folder / BEHIND).touch()
+        BuildingProgress(folder)("waiting for the service")
+    else:
         prepare(settings, on_progress)
-        return
-    (folder / BEHIND).touch()
-    BuildingProgress(folder)("waiting for the service")
+    sources = settings.resolve_places().corpus_sources
+    print_oddities(sources)
+    if folder is not None:
+        (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
+
+
+def start_builder(
+    config: Path, folder: Path | None, environment: Mapping[str, str] = os.environ
+) -> "subprocess.Popen[bytes]":
+    """Start the child that builds what is missing for a run; without a folder, it checks all before."""
+    return subprocess.Popen(
+        python("-m", "armwise", "serve", "--prepare-only", "--config", str(config)),
+        env={**environment, **({} if folder is None else {RUN_FOLDER: str(folder)})},
+        preexec_fn=ends_with_its_parent,
+    )
+
+
+def wait_for_builder(builder: "subprocess.Popen[bytes]") -> int:
+    """Return the exit code of a builder; end it where waiting is interrupted. Raises ProcessLostError."""
+    try:
+        code = builder.wait()
+    finally:
+        builder.terminate()
+    if code < 0:
+        raise ProcessLostError(
+            f"the process that builds what is missing has ended (killed by signal {-code}): start the "
+            "service again. If it happens again, look for the out-of-memory killer (`journalctl -k`), "
+            "and at `armwise doctor`"
+        )
+    return code

@@ -47,7 +47,7 @@ WRONG_REQUEST = (
 
 FAILURE = (
     "builtins.OSError",
-    "armwise.agent.cli.behind.ProcessLostError",
+    "armwise.agent.cli.before_serving.ProcessLostError",
     "armwise.agent.cli.start_ray.DeploymentError",
     "armwise.arms.local_ray.RayNotStartedError",
     "armwise.agent.client.errors.ClientError",

@@ -11,16 +11,19 @@ in which anything else was served is left alone.
 """
 
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import typer
 
-from armwise.agent.background import Work, retry
+from armwise.agent.background import Work, WorkFailure, record, retry
 from armwise.agent.cli.console import (
     PLAIN,
     ProgressCallback,
@@ -33,10 +36,11 @@ from armwise.agent.cli.options import open_config
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
-from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, BuildingProgress
 from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
+from armwise.arms.own_processes import ends_with_its_parent, python
 from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, prepare_profiles
 from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.log import Store, open_log
@@ -222,6 +226,50 @@ def _replace_arms(
     new = _make_live(store, names, config)
     console.print(f"Arms now: {', '.join(sorted(names))}", **PLAIN)
     return new
+
+
+@contextmanager
+def building_behind(
+    config: Path, folder: Path | None, environment: Mapping[str, str] = os.environ
+) -> Iterator[None]:
+    """Build the rest of a first start, if there is one, in a child of low priority while the block runs.
+
+    Args:
+        config: The configuration file.
+        folder: The folder of the run; None: nothing is built.
+        environment: Variables of the child.
+    """
+    if folder is None or not (folder / BEHIND).exists():
+        yield
+        return
+    console.print(
+        "Keyword search answers until the vector index is ready. It is being built in the background", **PLAIN
+    )
+    child = subprocess.Popen(
+        python("-m", __name__, str(config)),
+        env={**environment, RUN_FOLDER: str(folder)},
+        start_new_session=True,
+        preexec_fn=ends_with_its_parent,
+    )
+    stopping = threading.Event()
+
+    def note_the_end() -> None:
+        code = child.wait()
+        if not stopping.is_set() and (folder / PROGRESS).exists():  # else it is done, or has said why not
+            why = f"the process that builds them has ended (exit code {code})"
+            failure = WorkFailure(Work.FIRST_START, why, 1, None)
+            record(failure, folder)
+            errors.print(str(failure), style="yellow", **PLAIN)
+            BuildingProgress(folder).end()
+
+    threading.Thread(target=note_the_end, daemon=True).start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        child.wait()
 
 
 if __name__ == "__main__":

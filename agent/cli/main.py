@@ -36,7 +36,7 @@ VERBS = {
     "init": Verb("cli.setup:init", SERVE, "Write a configuration for a corpus of your own."),
     "models": Verb("cli.setup:models", SERVE, "Install the default models."),
     "schema": Verb("cli.setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
-    "ingest": Verb("cli.serve:ingest_corpus", SERVE, "Read passages into a corpus."),
+    "ingest": Verb("cli.ingest:ingest_corpus", SERVE, "Read passages into a corpus."),
     "serve": Verb("cli.serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("cli.service:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("cli.service:feedback", SERVE, "Rate an answer."),

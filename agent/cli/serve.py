@@ -1,7 +1,6 @@
 """Start the service on this machine: build what is missing, then serve in this process or on Ray.
 
-`start_single.py` serves in this process, and `start_ray.py` by Ray's own `serve run`. `armwise ingest` reads
-a corpus, or fills a search engine with one.
+`start_single.py` serves in this process, and `start_ray.py` by Ray's own `serve run`.
 """
 
 import errno
@@ -9,6 +8,7 @@ import os
 import shlex
 import signal
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 import typer
 
-from armwise.agent import wings
-from armwise.agent.cli.console import (
-    PLAIN,
-    console,
-    print_left_out,
-    progress,
-    report_errors,
-)
-from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, Key, open_config
+from armwise.agent.cli.console import PLAIN, console, progress, report_errors
+from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, Key
 from armwise.agent.cli.serve_config import LaunchError, base_url, read_listening_address
 from armwise.agent.cli.served_home import mark_home
 from armwise.agent.process_limits import bind_problem
@@ -132,13 +125,16 @@ def _serve_on_ray(
 ) -> int:
     settings, address = _load(config), read_listening_address(config)  # what is wrong is said before all else
     require_free(*address)
+    from armwise.agent.cli.before_serving import check_service
     from armwise.agent.cli.start_ray import haproxy_binary, serve_on_ray
 
-    with mark_home(settings, base_url(address), None):
-        if "RAY_ADDRESS" in os.environ or haproxy_binary() is None:
-            return serve_on_ray(config, settings, address, None, announce)
-        with private_folder() as folder:
-            return serve_on_ray(config, settings, address, folder, announce)
+    with ExitStack() as stack:
+        stack.enter_context(mark_home(settings, base_url(address), None))
+        folder = None
+        if "RAY_ADDRESS" not in os.environ and haproxy_binary() is not None:
+            folder = stack.enter_context(private_folder())
+            check_service(config, settings, address[0])
+        return serve_on_ray(config, settings, address, folder, announce)
 
 
 def _announce(once: "Callable[[str], None] | None", remark: str, url: str, folder: Path | None) -> bool:
@@ -177,15 +173,15 @@ def _load(config: Path) -> "AppConfig":
 
 
 def _prepare(config: Path) -> None:
-    from armwise.agent.cli.before_serving import prepare_service
+    from armwise.agent.cli.before_serving import build_service, check_service
 
-    settings = _load(config)
-    if RUN_FOLDER not in os.environ:  # else the process that serves has looked, or takes the port over
-        require_free_port(
-            *read_listening_address(config), f"set http_options.port in {config} to a free port"
-        )
+    settings, address = _load(config), read_listening_address(config)
+    folder = None if (run := os.environ.get(RUN_FOLDER)) is None else Path(run)
+    if folder is None:  # else the process that serves has checked it
+        require_free_port(*address, f"set http_options.port in {config} to a free port")
+        check_service(config, settings, address[0])
     with progress() as on_progress:
-        prepare_service(config, settings, on_progress)
+        build_service(settings, on_progress, folder)
 
 
 def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
@@ -213,73 +209,3 @@ def require_free_port(host: str, port: int, elsewhere: str) -> None:
     if "armwise" in owner:
         remedy = f"to replace a service of one process, add --replace. Otherwise {remedy}"
     raise LaunchError(f"{problem}{owner}: {remedy}")
-
-
-# -- ingest -----------------------------------------------------------------------------------------
-
-
-def ingest_corpus(
-    source: Annotated[str | None, typer.Argument(help=SOURCES)] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the corpus in the configuration.")
-    ] = None,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            "--into", help="Put the corpus of the configuration into the search engine of this arm instead."
-        ),
-    ] = None,
-    config: ConfigPath = CONFIG,
-    skip_bad: Annotated[
-        bool,
-        typer.Option("--skip-bad/--strict", help="List what cannot be read and go on, or stop there."),
-    ] = True,
-) -> None:
-    """Read documents into a corpus, or put a corpus into a search engine.
-
-    An interrupted run continues where it stopped.
-    """
-    with report_errors():
-        if into is not None:
-            if source is not None or name is not None or not skip_bad:
-                raise ValueError("--into puts the corpus of the configuration there: it takes no source")
-            _fill(config, into)
-            return
-        if source is None or name is None:
-            raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
-        from armwise.agent.config import CorpusSpec
-        from armwise.arms.corpus import ingest
-        from armwise.arms.places import locate_source
-
-        spec = CorpusSpec(name=name, source=source)
-        settings = open_config(config)
-        target = settings.home_path / "corpora" / spec.name
-        with progress() as on_progress:
-            chunking = next(
-                (each.chunking for each in settings.corpus_sources if each.folder == target), spec.chunking
-            )
-            corpus = ingest(source, target, skip_bad=skip_bad, chunking=chunking, progress=on_progress)
-        console.print(f"Read {len(corpus):,} passages into {name!r}, digest {corpus.digest[:12]}", **PLAIN)
-        print_left_out([corpus])
-        place = locate_source(source)
-        single = f"corpus: {{name: {name}, source: {place}}}"
-        several = f"corpora: {{{name}: {{source: {place}}}}}"
-        console.print(
-            f"To serve it, put this into the configuration: {several if settings.corpora else single}",
-            **PLAIN,
-        )
-
-
-def _fill(config: Path, arm: str) -> None:
-    """Put the corpus into the engine of an arm, and print a summary. Raises ValueError, ArmError."""
-    from armwise.arms.corpus import ingest_all
-    from armwise.arms.retrievers import Resources
-
-    with progress() as on_progress:
-        settings = open_config(config).resolve_places()
-        corpus = ingest_all(settings.corpus_sources, progress=on_progress)
-        resources = Resources(corpus, settings.indexes_path, settings.backbones, settings.arms)
-        done = wings.load(wings.FILL_COLLECTION)(arm, resources, on_progress)
-    console.print(
-        f"{done.written:,} passages written, {done.deleted:,} deleted; version {done.version}", **PLAIN
-    )

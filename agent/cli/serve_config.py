@@ -41,13 +41,6 @@ def find_deployments(config: Path) -> list[str]:
     ]
 
 
-def logs_json(config: Path) -> bool:
-    """Return whether a Serve configuration asks for a log in JSON."""
-    (application,) = read_document(config)["applications"]
-    telemetry = (application.get("args") or {}).get("telemetry") or {}
-    return bool(telemetry.get("logs") == "json")
-
-
 def read_document(config: Path) -> dict[str, Any]:
     """Return what a Serve configuration says; empty where it is no mapping. Raises ConfigError."""
     document = read_file(config)

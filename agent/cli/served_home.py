@@ -1,4 +1,7 @@
-"""Which processes serve from a home: each holds a mark in it, a hidden file with a lock that ends with it."""
+"""Which processes serve from a home: each holds a mark in it, a hidden file with a lock that ends with it.
+
+By its mark, a new service finds the one whose port it takes over (`armwise serve --replace`).
+"""
 
 import fcntl
 import os
@@ -9,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.arms.local_ray import UMASK
@@ -16,8 +21,8 @@ from armwise.arms.local_ray import UMASK
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
 
-MARK, UNFINISHED = ".serving-", ".begins-"
-"""How the names of marks begin: of one that is locked and whole, and of one before that."""
+MARK, UNFINISHED, TAKEN = ".serving-", ".begins-", ".replacing-"
+"""How the names of marks begin: of one that is locked and whole, before that, and of a takeover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +73,18 @@ def mark_served(home: Path, url: str) -> Iterator[list[Server]]:
         url: Where the service will listen.
     """
     name = secrets.token_hex(8)
-    mark = home / f"{MARK}{name}"
+    begun, mark = home / f"{UNFINISHED}{name}", home / f"{MARK}{name}"
     with ExitStack() as stack:
         with suppress(OSError):
-            _write(home / f"{UNFINISHED}{name}", mark, f"{os.getpid()} {url}", stack)
+            home.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
+            file = stack.enter_context(begun.open("x", encoding="utf-8"))
+            for path in (mark, begun):
+                stack.callback(path.unlink, missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write(f"{os.getpid()} {url}")
+            file.flush()
+            begun.rename(mark)  # now: without its lock, it would be taken for one of a process that has ended
         yield find_servers(home, without=mark)
-
-
-def require_unserved(home: Path, remedy: str) -> None:
-    """Refuse to change what a running service uses.
-
-    Args:
-        home: A folder, which may be missing.
-        remedy: What to do instead, as the end of the message.
-
-    Raises:
-        LaunchError: A process serves from the home.
-    """
-    for server in find_servers(home):
-        raise LaunchError(f"The service at {server.url} (process {server.pid}) runs from {home}: {remedy}")
-
-
-def _write(begun: Path, mark: Path, text: str, stack: ExitStack) -> None:
-    """Write a mark, and lock it until a stack is closed. Raises OSError."""
-    begun.parent.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
-    file = stack.enter_context(begun.open("x", encoding="utf-8"))
-    stack.callback(_remove, mark)
-    stack.callback(_remove, begun)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    file.write(text)
-    file.flush()
-    begun.rename(mark)  # now: without its lock, it would be taken for one of a process that has ended
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
 
 
 def find_servers(home: Path, without: Path | None = None) -> list[Server]:
@@ -127,3 +108,49 @@ def find_servers(home: Path, without: Path | None = None) -> list[Server]:
             else:
                 mark.unlink()
     return servers
+
+
+def require_unserved(home: Path, remedy: str) -> None:
+    """Refuse to change what a running service uses.
+
+    Args:
+        home: A folder, which may be missing.
+        remedy: What to do instead, as the end of the message.
+
+    Raises:
+        LaunchError: A process serves from the home.
+    """
+    for server in find_servers(home):
+        raise LaunchError(f"The service at {server.url} (process {server.pid}) runs from {home}: {remedy}")
+
+
+@contextmanager
+def claim_port(home: Path, url: str) -> Iterator[psutil.Process | None]:
+    """Reserve the port of the service of a home for this process; yield that service, or None without one.
+
+    Args:
+        home: A folder, which may be missing.
+        url: Where it listens.
+
+    Raises:
+        LaunchError: Another process is taking the port over.
+    """
+    for server in find_servers(home):
+        with suppress(psutil.NoSuchProcess):
+            # signals go to this one alone, and never to another one that gets its id
+            if server.url == url and (found := psutil.Process(server.pid)) and server in find_servers(home):
+                break
+    else:
+        yield None
+        return
+    path = home / f"{TAKEN}{found.pid}"
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LaunchError(
+                f"another `armwise serve --replace` is taking the port over from process {found.pid}: "
+                "wait until it is ready, then start this one again; or stop that one"
+            ) from None
+        yield found
+        path.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from armwise.agent.background import Work, WorkFailure, clear, record
-from armwise.agent.cli.behind import BehindBuilder, BuildProcess, ProcessLostError
-from armwise.agent.cli.console import PLAIN, console, errors
-from armwise.agent.cli.serve_config import base_url, logs_json, read_document
+from armwise.agent.cli.before_serving import ProcessLostError, start_builder, wait_for_builder
+from armwise.agent.cli.console import PLAIN, console
+from armwise.agent.cli.first_start import building_behind
+from armwise.agent.cli.serve_config import base_url, read_document
 from armwise.agent.configuration_file import find_folder
 from armwise.agent.process_limits import most_connections, raise_limit_of_files
 from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
@@ -38,13 +37,10 @@ OBJECT_STORE_BYTES = 256 * 2**20
 """What passes between replicas is small: passages, vectors, pieces of answers."""
 
 LOOK_S = 0.25
-"""Pause between two looks at whether the service is ready, and well."""
+"""Pause between two looks at whether the service is ready, and at HAProxy."""
 
 DRAIN_S = 300.0
 """Most seconds that requests in progress delay the end."""
-
-START_S = 600.0
-"""Seconds after which a slow start is reported."""
 
 SPARE_S = 10.0
 """Seconds that a replica may be silent beyond the limit of a turn."""
@@ -64,11 +60,13 @@ WHOLE_LOG = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
 APPLICATION = "armwise.agent.app:build"
 """Import path of the application for Ray Serve."""
 
+
 GIVEN_UP = "DEPLOY_FAILED"
 """Status of what Ray Serve no longer tries to start."""
 
-BAD = {GIVEN_UP: "has failed for good", "UNHEALTHY": "is unhealthy"}
-"""What is said of a deployment by its status."""
+
+class DeploymentError(Exception):
+    """Ray Serve has given a deployment up; the message says which, and why."""
 
 
 def serve_on_ray(
@@ -88,54 +86,64 @@ def serve_on_ray(
         announce: Called with the URL and the folder when the service is ready; returns whether it stops then.
 
     Raises:
+        DeploymentError: Ray Serve cannot start a part of the service.
         ProcessLostError: HAProxy, or the process that builds what is missing, was killed.
         RayNotStartedError: Ray did not start, or the cluster does not answer.
     """
     raise_limit_of_files()
-    for name, value in (VARIABLES | (WHOLE_LOG if logs_json(config) else {})).items():
+    whole_log = WHOLE_LOG if settings.telemetry.logs == "json" else {}
+    for name, value in (VARIABLES | whole_log).items():
         os.environ.setdefault(name, value)
     os.environ[CONFIG_FOLDER] = str(find_folder(config))
-    preparing = BuildProcess(config, folder)  # while Ray starts
+    builder, haproxy = start_builder(config, folder), None  # it builds while Ray starts
+    with ExitStack() as stack:
+        if folder is not None:
+            haproxy = stack.enter_context(running_haproxy(settings, address, folder))
+        _start_ray(folder)
+        from ray import serve  # now: it reads the environment
+        from ray.serve.scripts import cli
+
+        stack.callback(serve.shutdown)
+        try:
+            if code := wait_for_builder(builder):
+                return code
+            path = stack.enter_context(_write_document(config, alone=folder is None))
+            stack.enter_context(building_behind(config, folder))
+            # without a folder, it imports from this one
+            cli(["run", "--non-blocking", "--app-dir", os.devnull, path], standalone_mode=False)
+            _wait_until_ready(base_url(address), haproxy)
+            if not announce(base_url(address), folder):
+                while True:
+                    _require_running(haproxy)
+                    time.sleep(LOOK_S)
+        except KeyboardInterrupt:
+            _drain(haproxy)
+        except SystemExit:  # Ray has printed why
+            return 1
+    return 0
+
+
+def _drain(haproxy: "subprocess.Popen[bytes] | None") -> None:
+    console.print("Shutting down", **PLAIN)
+    if haproxy is not None:
+        haproxy.send_signal(signal.SIGUSR1)  # accept nothing more, and end with the last request
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second one leaves them
+            haproxy.wait(DRAIN_S)
+
+
+def _start_ray(folder: Path | None) -> None:
     quiet = {"namespace": "serve", "logging_level": logging.WARNING}  # else a line amid the progress
     if "RAY_ADDRESS" in os.environ:
         local_ray.connect(**quiet)
-    else:
-        if folder is not None:
-            os.environ[RUN_FOLDER] = str(folder)
-        local_ray.start(folder, object_store_memory=OBJECT_STORE_BYTES, **quiet)
-    from ray.serve.scripts import cli  # now: it reads the environment
-
-    if code := preparing.wait():
-        return code
-    with ExitStack() as stack:
-        path = stack.enter_context(_write_document(config, alone=folder is None))
-        proxy = None if folder is None else start_haproxy(settings, address, folder)
-        if proxy is not None:
-            stack.callback(_end, proxy)
-        stops = StopSignal(proxy)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stops)
-        builder = stack.enter_context(BehindBuilder(config, folder))
-        watch = ServiceWatch(
-            proxy, base_url(address), lambda: announce(base_url(address), folder), builder.watch
-        )
-        watch.start()
-        with suppress(SystemExit):  # whatever has happened
-            # without a folder, it imports from this one
-            cli(["run", "--app-dir", os.devnull, path], standalone_mode=False)
-    if watch.failure is not None:
-        raise watch.failure
-    return 0 if stops.called else 1
+        return
+    if folder is not None:
+        os.environ[RUN_FOLDER] = str(folder)
+    local_ray.start(folder, object_store_memory=OBJECT_STORE_BYTES, **quiet)
 
 
 @contextmanager
 def _write_document(config: Path, *, alone: bool) -> Iterator[str]:
-    """Write the configuration for Ray Serve; yield its path.
-
-    Args:
-        config: The configuration of the user.
-        alone: Whether Ray Serve's proxy listens, as the configuration says; else HAProxy does.
-    """
+    """Write the configuration for Ray Serve, whose proxy listens where it is `alone`; yield its path."""
     document = read_document(config)
     for application in document["applications"]:
         application["import_path"] = application.get("import_path") or APPLICATION
@@ -150,7 +158,36 @@ def _write_document(config: Path, *, alone: bool) -> Iterator[str]:
         yield file.name
 
 
-# -- HAProxy ----------------------------------------------------------------------------------------
+def _wait_until_ready(url: str, haproxy: "subprocess.Popen[bytes] | None") -> None:
+    import httpx
+    from ray import serve
+    from ray.exceptions import RayError
+
+    with proxies.client(timeout=5) as client:
+        while True:
+            _require_running(haproxy)
+            with suppress(httpx.HTTPError):
+                if client.get(f"{url}/ready").is_success:
+                    return
+            with suppress(RayError):  # the controller is busy, or starts again
+                require_deployable(serve.status().applications)
+            time.sleep(LOOK_S)
+
+
+def require_deployable(applications: Mapping[str, Any]) -> None:
+    """Check applications by `serve.status()`. Raises DeploymentError where Ray Serve has given one up."""
+    for application in applications.values():
+        if application.status.value == GIVEN_UP:
+            failed = [
+                f"deployment {name} has failed for good: {_last_line(deployment.message)}"
+                for name, deployment in sorted(application.deployments.items())
+                if deployment.status.value == GIVEN_UP
+            ]
+            raise DeploymentError("; ".join(failed) or _last_line(application.message))
+
+
+def _last_line(message: str) -> str:
+    return (message.strip() or "without a reason").splitlines()[-1]
 
 
 def haproxy_binary() -> Path | None:
@@ -162,8 +199,11 @@ def haproxy_binary() -> Path | None:
     return None if path is None else Path(path)
 
 
-def start_haproxy(settings: "AppConfig", address: tuple[str, int], folder: Path) -> "subprocess.Popen[bytes]":
-    """Start HAProxy with `agent/hosts/haproxy.cfg`."""
+@contextmanager
+def running_haproxy(
+    settings: "AppConfig", address: tuple[str, int], folder: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run HAProxy with `agent/hosts/haproxy.cfg`."""
     http, (host, port) = settings.http, address
     variables = {
         "HOST": f"[{host}]" if ":" in host else host,
@@ -176,146 +216,21 @@ def start_haproxy(settings: "AppConfig", address: tuple[str, int], folder: Path)
         "IDLE_MS": round(1000 * http.idle_s),
         "SILENT_MS": round(1000 * (settings.limits.answer_s + SPARE_S)),
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [str(haproxy_binary()), "-db", "-q", "-f", str(Path(__file__).parents[1] / "hosts" / "haproxy.cfg")],
         env={**os.environ, **{f"ARMWISE_{name}": str(value) for name, value in variables.items()}},
         start_new_session=True,
         preexec_fn=ends_with_its_parent,
     )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
-class StopSignal:
-    """What a signal does: requests in progress finish, and then Ray Serve stops; after a second one, at once.
-
-    Args:
-        proxy: The HAProxy of the service, if it has one.
-
-    Attributes:
-        called: Whether there was a signal.
-    """
-
-    def __init__(self, proxy: "subprocess.Popen[bytes] | None") -> None:
-        self._proxy, self.called = proxy, False
-
-    def __call__(self, *_: object) -> None:
-        """Handle a signal. Raises KeyboardInterrupt."""
-        if not self.called:
-            self.called = True
-            console.print("Shutting down", **PLAIN)
-            if self._proxy is not None:
-                self._proxy.send_signal(signal.SIGUSR1)  # accept nothing more, and end with the last request
-                with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                    self._proxy.wait(DRAIN_S)
-        raise KeyboardInterrupt
-
-
-def _end(proxy: "subprocess.Popen[bytes]") -> None:
-    proxy.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        proxy.wait(START_S)
-
-
-# -- the service ------------------------------------------------------------------------------------
-
-
-class ServiceWatch(threading.Thread):
-    """Announces that the service is ready, records unhealthy deployments, and stops if one failed for good.
-
-    Args:
-        proxy: The HAProxy of the service, if it has one.
-        url: Where the service listens.
-        announce: Called once the service is ready; returns whether it stops then.
-        look: Called at each look.
-
-    Attributes:
-        failure: Why the service ends; None while it does not.
-    """
-
-    def __init__(
-        self,
-        proxy: "subprocess.Popen[bytes] | None",
-        url: str,
-        announce: Callable[[], bool],
-        look: Callable[[], None],
-    ) -> None:
-        super().__init__(name="service", daemon=True)
-        self._proxy, self._url, self._announce, self._look = proxy, url, announce, look
-        self._reported: list[str] = []
-        self._failures = 0
-        self.failure: Exception | None = None
-
-    def run(self) -> None:
-        """Look until the service ends."""
-        import httpx
-        import ray
-        from ray import serve
-
-        ready, late_at = False, time.monotonic() + START_S
-        with proxies.client(timeout=5) as client:
-            while self.failure is None:
-                time.sleep(LOOK_S)
-                if self._proxy is not None and (code := self._proxy.poll()) not in (None, 0):
-                    self.failure = ProcessLostError(
-                        f"HAProxy has ended (exit code {code}): start the service again, as systemd does"
-                    )
-                    break
-                with suppress(httpx.HTTPError):
-                    if not ready and client.get(f"{self._url}/ready").is_success:
-                        ready = True
-                        if self._stops():
-                            break
-                if not ready and time.monotonic() > late_at:
-                    late_at += START_S
-                    line = f"Not ready after {START_S:g} s, still starting. To see why"
-                    errors.print(f"{line}: curl {self._url}/ready", style="yellow", **PLAIN)
-                self._look()
-                if ray.is_initialized():  # else a look would start another Ray
-                    # a controller that starts or stops raises what it likes
-                    with suppress(Exception):
-                        self._report(serve.status().applications)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    def _stops(self) -> bool:
-        try:
-            return self._announce()
-        except Exception as error:  # noqa: BLE001 - raised where the service ends
-            self.failure = error
-            return True
-
-    def _report(self, applications: Mapping[str, Any]) -> None:
-        """Print what has come up since the last look, and record it until nothing is wrong."""
-        found = list(find_problems(applications))
-        lines = [line for line, _ in found]
-        if new := [line for line in lines if line not in self._reported]:
-            self._failures += 1
-            for line in new:
-                errors.print(line, style="yellow", **PLAIN)
-            record(WorkFailure(Work.DEPLOYMENTS, "; ".join(lines), self._failures, time.time()))
-        elif not found and self._reported:
-            self._failures = 0
-            clear(Work.DEPLOYMENTS)
-        self._reported = lines
-        if any(for_good for _, for_good in found):
-            self.failure = DeploymentError("; ".join(line for line, for_good in found if for_good))
-
-
-class DeploymentError(Exception):
-    """Ray Serve has given a deployment up; the message says which, and why."""
-
-
-def find_problems(applications: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield what is wrong with deployments, by `serve.status()`, and whether Ray Serve has given them up."""
-    for name, application in applications.items():
-        given_up = False
-        for deployment, status in sorted(application.deployments.items()):
-            if what := BAD.get(status.status.value):
-                failed = status.status.value == GIVEN_UP
-                given_up |= failed
-                yield f"deployment {deployment} {what}: {_why(status)}", failed
-        if application.status.value == GIVEN_UP and not given_up:
-            yield f"the application {name} cannot be deployed: {_why(application)}", True
-
-
-def _why(status: Any) -> str:
-    lines = status.message.strip().splitlines()
-    return lines[-1] if lines else "without a reason"
+def _require_running(haproxy: "subprocess.Popen[bytes] | None") -> None:
+    if haproxy is not None and (code := haproxy.poll()) is not None:
+        raise ProcessLostError(
+            f"HAProxy has ended (exit code {code}): start the service again, as systemd does"
+        )

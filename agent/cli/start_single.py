@@ -7,16 +7,18 @@ manager does, such as systemd.
 import gc
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from armwise.agent.cli.behind import BehindBuilder, BuildProcess
+import psutil
+
 from armwise.agent.cli.console import PLAIN, console
-from armwise.agent.cli.predecessor import Predecessor, claim_port
 from armwise.agent.cli.serve_config import LaunchError, base_url, find_deployments, read_listening_address
-from armwise.agent.cli.served_home import mark_home
+from armwise.agent.cli.served_home import claim_port, mark_home
 from armwise.agent.hosts.port import require_shared
 from armwise.agent.process_limits import raise_limit_of_files
-from armwise.agent.run_folder import RUN_FOLDER
+from armwise.agent.run_folder import HAND_OVER, RUN_FOLDER
 from armwise.arms.local_ray import private_folder
 
 
@@ -39,8 +41,11 @@ def serve_here(
     for_builders = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of a question wait for each other
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
-    from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
+    import uvloop
+
+    from armwise.agent.cli import before_serving, first_start
     from armwise.agent.config import load
+    from armwise.agent.hosts import single_process
 
     if named := find_deployments(config):
         raise LaunchError(
@@ -55,38 +60,41 @@ def serve_here(
             require_shared(*address, predecessor.pid)
         raise_limit_of_files()
         os.environ[RUN_FOLDER] = str(folder)
-        with mark_home(settings, url, None if predecessor is None else predecessor.pid):
+
+        def prepare() -> int:
             try:
-                prepare_service(config, settings, look)
-            except NotBuiltError:
-                if code := BuildProcess(config, folder, for_builders).wait():
-                    return code
-            import uvloop
+                before_serving.build_service(settings, before_serving.look, folder)
+            except before_serving.NotBuiltError:
+                builder = before_serving.start_builder(config, folder, for_builders)
+                return before_serving.wait_for_builder(builder)
+            return 0
 
-            from armwise.agent.hosts import single_process
+        def ready() -> bool:
+            if predecessor is not None:
+                _retire(predecessor, url)
+            return announce(url, folder)
 
+        with mark_home(settings, url, None if predecessor is None else predecessor.pid):
+            before_serving.check_service(config, settings, address[0])
             gc.enable()
-            with BehindBuilder(config, folder, for_builders) as builder:
-                uvloop.run(
-                    single_process.serve(
-                        settings.resolve_places(),
-                        folder,
-                        address,
-                        ready=lambda: _retire(predecessor, url) or announce(url, folder),
-                        look=builder.watch,
-                        replaces=None if predecessor is None else predecessor.runs,
-                    )
+            return uvloop.run(
+                single_process.serve(
+                    settings.resolve_places(),
+                    folder,
+                    address,
+                    prepare=prepare,
+                    behind=partial(first_start.building_behind, config, folder, for_builders),
+                    ready=ready,
+                    replaces=None if predecessor is None else predecessor.is_running,
                 )
-    return 0
+            )
 
 
-def _retire(predecessor: Predecessor | None, url: str) -> bool:
-    """Have the service end whose port was taken over, if there is one; return False."""
-    if predecessor is None:
-        return False
-    if predecessor.runs():
+def _retire(predecessor: psutil.Process, url: str) -> None:
+    """Have the service whose port was taken over finish its requests and end."""
+    if predecessor.is_running():
         console.print(f"Took over {url} from process {predecessor.pid}, which is shutting down", **PLAIN)
-        predecessor.retire()
+        with suppress(psutil.NoSuchProcess):
+            predecessor.send_signal(HAND_OVER)
     else:
         console.print(f"Process {predecessor.pid}, which had {url}, ended by itself", **PLAIN)
-    return False

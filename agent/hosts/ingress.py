@@ -1,6 +1,5 @@
 """One replica of the HTTP surface."""
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -15,10 +14,9 @@ from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from armwise.agent.access import require_closed
-from armwise.agent.api import ApiError, create_app
+from armwise.agent.api import create_app
 from armwise.agent.config import AppConfig, Http
 from armwise.agent.hosts.arms import open_here
 from armwise.agent.hosts.listener import listening
@@ -95,9 +93,7 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> Any:
         """Build the application of this replica, once Ray Serve has constructed it."""
         app, folder = create_app(self._replica), os.environ.get(RUN_FOLDER)
-        if folder is None:
-            return TimeLimit(app, _request_timeout_s())
-        return behind_haproxy(app, Path(folder), self._http)
+        return app if folder is None else behind_haproxy(app, Path(folder), self._http)
 
     async def check_health(self) -> None:
         """Fail if a background task has stopped or the clock jumped, so that the replica is replaced."""
@@ -134,12 +130,6 @@ def listens_on() -> str:
     return "127.0.0.1" if client is None else str(client.http_config.host)
 
 
-def _request_timeout_s() -> float | None:
-    """Return the time-out of Ray Serve's proxy, if it has one."""
-    client = _get_global_client(raise_if_no_controller_running=False)
-    return None if client is None else client.http_config.request_timeout_s
-
-
 def deployments() -> dict[str, tuple[bool, str]]:
     """Ask Ray Serve whether each deployment of this service is healthy, and for the state of its replicas."""
     try:
@@ -151,59 +141,3 @@ def deployments() -> dict[str, tuple[bool, str]]:
         replicas = ", ".join(f"{n} {state.lower()}" for state, n in sorted(status.replica_states.items()))
         shown[name] = status.status.value == "HEALTHY", f"{replicas or 'no replica'} {status.message}".strip()
     return shown
-
-
-HEADER = b"x-request-timeout-seconds"
-
-MARGIN_S = 0.25
-"""Seconds for the way from the proxy to a replica and back; an eighth of a short time-out."""
-
-
-class TimeLimit:
-    """Answer late requests with an error in the envelope, before Ray Serve's proxy answers in plain text.
-
-    HAProxy has no such time-out. That of Ray Serve's proxy is
-    `request_timeout_s` of Ray Serve, or the header `X-Request-Timeout-Seconds` of a request.
-
-    A turn has its deadline slightly earlier, so that its error names the decision.
-
-    Args:
-        app: The application behind it.
-        default_s: `request_timeout_s` of the proxy; None: no time-out.
-    """
-
-    def __init__(self, app: ASGIApp, default_s: float | None) -> None:
-        self._app, self._default_s = app, default_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http" or (limit_s := self._limit_s(dict(scope["headers"]))) is None:
-            await self._app(scope, receive, send)
-            return
-        margin_s = min(MARGIN_S, limit_s / 8)
-        others = [(name, value) for name, value in scope["headers"] if name != HEADER]
-        headers = [*others, (HEADER, f"{limit_s - 2 * margin_s:.6f}".encode())]
-        try:
-            async with asyncio.timeout(limit_s - margin_s) as timeout:
-
-                async def sending(message: Message) -> None:
-                    timeout.reschedule(None)  # a response that has begun cannot become an error
-                    await send(message)
-
-                await self._app({**scope, "headers": headers}, receive, sending)
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            late = ApiError("deadline_exceeded", f"no answer within the timeout of {limit_s:g} s")
-            request_id = dict(others).get(b"x-request-id")
-            await late.response(request_id and request_id.decode("latin-1"))(scope, receive, send)
-
-    def _limit_s(self, headers: dict[bytes, bytes]) -> float | None:
-        """Return the time-out that the proxy applies to a request; None: none, or an invalid header."""
-        if HEADER not in headers:
-            return self._default_s
-        try:
-            limit_s = float(headers[HEADER])
-        except ValueError:
-            return None
-        return limit_s if 0 < limit_s < float("inf") else None

@@ -15,19 +15,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import lru_cache, partial
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import uvicorn
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from armwise.agent.api import ApiError
 from armwise.agent.config import Http
 from armwise.agent.process_limits import most_connections
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 HEADER_BYTES, HEADER_LINES = 16 * 1024, 100
 """The largest header of a request; larger ones get 431."""
@@ -40,9 +37,6 @@ LINGER_S = 2.0
 
 READ_S = 60.0
 """Seconds in which a client must take what is buffered for it."""
-
-DRAIN_S = 300
-"""Most seconds that requests in progress delay the end of the process."""
 
 logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else each wrong request of a stranger is a line
 
@@ -320,9 +314,9 @@ class HttpServer(uvicorn.Server):
 
 @asynccontextmanager
 async def listening(
-    app: "FastAPI", sockets: list[socket.socket], http: Http, drain_s: int
+    app: ASGIApp, sockets: list[socket.socket], http: Http, drain_s: int
 ) -> AsyncIterator[HttpServer]:
-    """Serve a started application on sockets; at the end, close them and finish the requests.
+    """Serve an application on sockets; at the end, close them and finish the requests.
 
     Args:
         app: The application.

@@ -10,15 +10,17 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from armwise.agent.api import create_app
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from armwise.agent.api import ApiError, create_app
 from armwise.agent.checks import require_libraries
 from armwise.agent.config import AppConfig
 from armwise.agent.hosts import arms as hosted
@@ -78,23 +80,20 @@ class Reopened:
     ) -> None:
         self._name, self._make, self._clock = name, make, clock
         self._part: Checked | None = None
-        self._pause_s, self._at = PAUSE_S, -inf  # of the next failure; when it is opened, or was
+        self._pause_s, self._at = 0.0, -inf  # the last pause, and when it ends, or the part was opened
 
     def check(self) -> None:
         """Open it if that is due, or look whether it is well."""
         try:
             if self._part is not None:
                 self._part.check_health()
-                if self._clock() - self._at > LONGEST_PAUSE_S:
-                    self._pause_s = PAUSE_S
             elif self._clock() >= self._at:
-                self._part = self._make()
-                self._at = self._clock()
+                self._part, self._at = self._make(), self._clock()
         except Exception:
-            self._part = None
+            self._part, again = None, self._clock() - self._at <= LONGEST_PAUSE_S
+            self._pause_s = min(max(PAUSE_S, 2.0 * self._pause_s), LONGEST_PAUSE_S) if again else PAUSE_S
             self._at = self._clock() + self._pause_s
             logger.exception("%s failed; it is opened again in %g s", self._name, self._pause_s)
-            self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
 
 
 def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Reopened]:
@@ -161,16 +160,27 @@ def _open_generator(spec: LlmSpec, *, at_once: bool) -> Generator:
     return TracedGenerator(spec) if at_once else LateGenerator(spec)
 
 
+class Door:
+    """What answers clients: that the service is starting, until `app` is another application."""
+
+    app: ASGIApp = ApiError("not_ready", "the service is starting").response(None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self.app(scope, receive, send)
+
+
 async def serve(
     config: AppConfig,
     folder: Path,
     address: tuple[str, int],
     *,
+    prepare: Callable[[], int] = lambda: 0,
+    behind: Callable[[], AbstractContextManager[None]] = nullcontext,
     ready: Callable[[], bool],
-    look: Callable[[], object] = lambda: None,
     replaces: Callable[[], bool] | None = None,
-) -> None:
-    """Serve until SIGINT or SIGTERM, of which a second one leaves requests behind.
+) -> int:
+    """Serve until SIGINT or SIGTERM, of which a second one leaves requests behind; return an exit code.
 
     A replica that fails raises its error.
 
@@ -178,37 +188,61 @@ async def serve(
         config: The configuration, with absolute paths.
         folder: The private folder of the run.
         address: Host and port.
+        prepare: Called in a thread before anything is opened; returns 0, or the code to exit with.
+        behind: Entered while questions are answered.
         ready: Called in a thread once the service is ready; returns whether it stops then.
-        look: Called every second.
         replaces: Returns whether another process still has the port, which this one takes over when it is
-            ready; None to listen as soon as there is something to answer with.
+            ready; None to listen at once, and to answer that the service is starting.
     """
-    stop = StopRequest()
+    stop, door = StopRequest(), Door()
     for number in (signal.SIGINT, signal.SIGTERM, HAND_OVER):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    parts = await stop.unless(partial(open_parts, config, folder / "metrics"))
-    if parts is None:
-        return
-    replica, learner, jobs = parts
-    app, settled = create_app(replica), False
-    async with app.router.lifespan_context(app), AsyncExitStack() as opened:
-        while not stop.event.is_set():
-            replica.check()
-            look()
-            # jobs load much that no answer needs; the learner makes the version without which none is given
-            for part in (learner, jobs) if settled else (learner,):
-                await stop.unless(part.check)
-            if stop.server is None and (replica.ready or replaces is None):
-                sockets = open_port(*address, shared=replaces is not None and replaces())
-                stop.server = await opened.enter_async_context(listening(app, sockets, config.http, DRAIN_S))
-            if replica.ready and not settled:
-                settled = True
-                keep_what_is_loaded()
-                if await stop.unless(ready):
-                    break
-            await stop.pause(LOOK_S if settled else FIRST_LOOK_S)
+
+    async def listen(*, shared: bool) -> None:
+        sockets = open_port(*address, shared=shared)
+        stop.server = await listeners.enter_async_context(listening(door, sockets, config.http, DRAIN_S))
+
+    async with AsyncExitStack() as opened, AsyncExitStack() as listeners:  # requests finish first
+        if replaces is None:
+            await listen(shared=False)
+        if code := await stop.unless(prepare):
+            return code
+        if (parts := await stop.unless(partial(open_parts, config, folder / "metrics"))) is None:
+            return 0
+        door.app = app = create_app(parts[0])
+        await opened.enter_async_context(app.router.lifespan_context(app))
+        opened.enter_context(behind())
+
+        async def announce() -> bool | None:
+            if replaces is not None:
+                await listen(shared=replaces())
+            keep_what_is_loaded()
+            return await stop.unless(ready)
+
+        await _attend(parts, stop, announce)
         if HAND_OVER in stop.signals:  # no new connection comes here
             await asyncio.sleep(HAND_OVER_S)
+    return 0
+
+
+async def _attend(
+    parts: tuple[Replica, Reopened, Reopened],
+    stop: "StopRequest",
+    ready: Callable[[], Awaitable[bool | None]],
+) -> None:
+    """Look after the parts until the service stops, or `ready`, called once it is, returns that it does."""
+    replica, learner, jobs = parts
+    settled = False
+    while not stop.event.is_set():
+        replica.check()
+        # jobs load much that no answer needs; the learner makes the version without which none is given
+        for part in (learner, jobs) if settled else (learner,):
+            await stop.unless(part.check)
+        if replica.ready and not settled:
+            settled = True
+            if await ready():
+                break
+        await stop.pause(LOOK_S if settled else FIRST_LOOK_S)
 
 
 class StopRequest:
@@ -236,27 +270,24 @@ class StopRequest:
 
         What is opened may wait for the log, for hours: the process ends without such a thread.
         """
+        if self.event.is_set():
+            return None
         returned = Future[T]()
 
         def run() -> None:
             try:
-                result = function()
+                returned.set_result(function())
             except BaseException as error:  # noqa: BLE001 - raised where it is awaited
                 returned.set_exception(error)
-            else:
-                returned.set_result(result)
 
         threading.Thread(target=run, daemon=True).start()
         stopped, called = asyncio.ensure_future(self.event.wait()), asyncio.wrap_future(returned)
-        first: set[asyncio.Future[Any]] = {stopped, called}
-        try:
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            return called.result() if called.done() else None
-        finally:
-            stopped.cancel()
+        waited: set[asyncio.Future[Any]] = {stopped, called}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        return called.result() if called.done() else None
 
     async def pause(self, seconds: float) -> None:
         """Wait for some seconds, or until the service stops."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.event.wait()
+            await asyncio.wait_for(self.event.wait(), seconds)

@@ -3,24 +3,24 @@
 import signal
 import subprocess
 import sys
-import time
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import yaml
 
-from armwise.agent.background import PAUSES_S, Work, WorkFailure, read_failures
+from armwise.agent.background import Work, WorkFailure, read_failures
 from armwise.agent.cli import serve
-from armwise.agent.cli.behind import BehindBuilder, BuildProcess, ProcessLostError
-from armwise.agent.cli.serve_config import LaunchError, find_deployments, logs_json, read_listening_address
+from armwise.agent.cli.before_serving import ProcessLostError, start_builder, wait_for_builder
+from armwise.agent.cli.first_start import building_behind
+from armwise.agent.cli.serve_config import LaunchError, find_deployments, read_listening_address
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
 
 PARENT = """
 import sys
 from pathlib import Path
-from armwise.agent.cli.behind import BuildProcess
 sys.executable = sys.argv[1]
 BuildProcess(Path("serve_config.yaml")).wait()
 """
@@ -57,8 +57,8 @@ def test_what_prepares_has_the_environment_and_the_folder(
     monkeypatch.setenv("OF_THE_USER", "kept")
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     path = tmp_path / "config.yaml"
-    assert BuildProcess(path, tmp_path).wait() == 3
-    assert BuildProcess(path).wait() == 3
+    assert wait_for_builder(start_builder(path, tmp_path)) == 3
+    assert wait_for_builder(start_builder(path, None)) == 3
     words = ["armwise", "serve", "--prepare-only", "--config", str(path)]
     assert [command[3:] for command, _ in begun] == [words, words]
     assert [env["OF_THE_USER"] for _, env in begun] == ["kept", "kept"]
@@ -78,25 +78,24 @@ def test_what_prepares_and_is_killed_ends_the_service(
 ) -> None:
     program(tmp_path, monkeypatch, "kill -9 $$")
     with pytest.raises(
-        ProcessLostError, match=r"what is missing has ended \(killed by SIGKILL\): start the service again"
+        ProcessLostError, match=r"what is missing has ended \(killed by signal 9\): start the service again"
     ):
-        BuildProcess(tmp_path / "config.yaml").wait()
+        wait_for_builder(start_builder(tmp_path / "config.yaml", None))
 
 
 def test_what_prepares_is_ended_where_waiting_for_it_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, "exec sleep 600")
-    preparing = BuildProcess(tmp_path / "config.yaml")
-    process = preparing._process  # noqa: SLF001
-    waits = process.wait
+    builder = start_builder(tmp_path / "config.yaml", None)
+    waits = builder.wait
 
     def interrupt() -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process, "wait", interrupt)
+    monkeypatch.setattr(builder, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        preparing.wait()
+        wait_for_builder(builder)
     assert waits(10) == -signal.SIGTERM
 
 
@@ -105,77 +104,65 @@ def test_an_address_of_another_machine_is_refused() -> None:
         serve.require_free_port("192.0.2.1", 8000, "add --port")
 
 
-class Builder:
-    """Builders that end with a code each, and the last one when it is told to."""
+@pytest.fixture
+def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[WorkFailure]]:
+    """Runs a script of the shell as what builds behind a service; returns what is on record at its end."""
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    (tmp_path / BEHIND).touch()
+    BuildingProgress(tmp_path)("waiting for the service")
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *ends: str) -> None:
-        self.folder, self.now, self.begun = tmp_path, 0.0, list["subprocess.Popen[bytes]"]()
-        popen, scripts = subprocess.Popen, iter(ends)
-
-        def begin(_: list[str], **options: Any) -> Any:
-            self.begun.append(popen(["sh", "-c", next(scripts)], **options))
-            return self.begun[-1]
-
-        monkeypatch.setattr("subprocess.Popen", begin)
-        monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-        monkeypatch.setattr(time, "time", lambda: 1000.0)
-        (tmp_path / BEHIND).touch()
-        BuildingProgress(tmp_path)("waiting for the service")
-        self.builder = BehindBuilder(tmp_path / "config.yaml", tmp_path, clock=lambda: self.now)
-        self.builder.watch()
-
-    def ended(self) -> list[WorkFailure]:
-        """Wait until the newest one has ended, look, and return what is on record."""
-        self.begun[-1].wait()
-        self.builder.watch()
+    def run(script: str) -> list[WorkFailure]:
+        program(tmp_path, monkeypatch, script)
+        threads = threading.enumerate()
+        with building_behind(tmp_path / "config.yaml", tmp_path):
+            (watching,) = set(threading.enumerate()) - {*threads}
+            watching.join()
         return read_failures()
 
+    return run
 
-@pytest.mark.parametrize(("end", "said"), [("kill -9 $$", "killed by SIGKILL"), ("exit 1", "exit code 1")])
-@pytest.mark.slow
-def test_a_builder_that_ends_in_the_middle_is_started_again_after_a_pause_twice_and_then_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, said: str
+
+@pytest.mark.parametrize(("script", "code"), [("kill -9 $$", -9), ("exit 1", 1)])
+def test_a_builder_that_ends_in_the_middle_is_on_record_and_nobody_waits_for_it(
+    behind: Callable[[str], list[WorkFailure]], script: str, code: int
 ) -> None:
-    builders = Builder(tmp_path, monkeypatch, *[end] * 3)
-    why = f"the process that builds them has ended ({said})"
-    for attempt, pause_s in enumerate(PAUSES_S, 1):
-        failure = WorkFailure(Work.FIRST_START, why, attempt, 1000.0 + pause_s)
-        assert builders.ended() == [failure]
-        builders.now += pause_s - 0.1
-        builders.builder.watch()
-        assert len(builders.begun) == attempt, "not yet"
-        assert Building.read() is not None
-        builders.now += 0.1
-        builders.builder.watch()
-        assert len(builders.begun) == attempt + 1
-    assert builders.ended() == [WorkFailure(Work.FIRST_START, why, len(PAUSES_S) + 1, None)]
-    assert Building.read() is None, "nobody waits for it any more"
-    builders.now = 1e9
-    builders.builder.watch()
-    assert len(builders.begun) == len(PAUSES_S) + 1
+    why = f"the process that builds them has ended (exit code {code})"
+    assert behind(script) == [WorkFailure(Work.FIRST_START, why, 1, None)]
+    assert Building.read() is None
 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_builder_that_ends_by_itself_is_done_or_has_said_why_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    behind: Callable[[str], list[WorkFailure]], tmp_path: Path, code: int
 ) -> None:
-    builders = Builder(tmp_path, monkeypatch, f"rm {tmp_path / PROGRESS}; exit {code}")
-    assert builders.ended() == []
-    builders.now = 1e9
-    builders.builder.watch()
-    assert len(builders.begun) == 1
-    builders.builder.stop()
+    assert behind(f"rm {tmp_path / PROGRESS}; exit {code}") == []
 
 
-def test_a_builder_that_waits_is_stopped_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    builders = Builder(tmp_path, monkeypatch, "kill -9 $$", "exec sleep 600")
-    assert len(builders.ended()) == 1
-    builders.builder.stop()
-    builders.now = PAUSES_S[0]
-    for _ in range(3):
-        builders.builder.watch()
-    builders.builder.stop()
-    assert [process.returncode for process in builders.begun] == [-signal.SIGKILL, -signal.SIGTERM]
+def test_a_builder_ends_with_the_service_and_its_children_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(
+        tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path / 'child'}; echo x > {tmp_path / 'up'}; wait"
+    )
+    (tmp_path / BEHIND).touch()
+    (tmp_path / PROGRESS).touch()
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    with building_behind(tmp_path / "config.yaml", tmp_path):
+        while not (tmp_path / "up").exists():
+            threading.Event().wait(0.01)
+    child = psutil.Process(int((tmp_path / "child").read_text()))
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert read_failures() == [], "it was stopped"
+
+
+def test_without_a_first_start_nothing_is_built_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("there is nothing to build"))
+    for folder in (None, tmp_path):
+        with building_behind(tmp_path / "config.yaml", folder):
+            pass
 
 
 def written(tmp_path: Path, document: object) -> Path:
@@ -216,8 +203,3 @@ def test_an_address_of_another_form_is_refused(tmp_path: Path, options: object) 
 )
 def test_deployments_with_options_are_found(tmp_path: Path, applications: object, names: list[str]) -> None:
     assert find_deployments(written(tmp_path, {"applications": applications})) == names
-
-
-@pytest.mark.parametrize("args", [None, {}, {"telemetry": None}])
-def test_a_log_is_plain_where_the_file_says_nothing_of_it(tmp_path: Path, args: object) -> None:
-    assert not logs_json(written(tmp_path, {"applications": [{"args": args}]}))

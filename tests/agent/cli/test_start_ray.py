@@ -7,7 +7,7 @@ import socket
 import socketserver
 import subprocess
 import threading
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from ray.exceptions import RayError
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview
 from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
-from armwise.agent.background import read_failures
 from armwise.agent.cli import start_ray
-from armwise.agent.cli.behind import ProcessLostError
-from armwise.agent.cli.start_ray import DeploymentError, ServiceWatch, StopSignal, find_problems
+from armwise.agent.cli.before_serving import ProcessLostError
+from armwise.agent.cli.start_ray import DeploymentError, require_deployable
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
 from tests.agent.fakes import CONFIG
@@ -60,26 +60,23 @@ UNWELL = application(ApplicationStatus.UNHEALTHY, Arms=(Status.UNHEALTHY, "no re
                 Ingress=(Status.UNHEALTHY, "no replica"),
                 Arms=(Status.DEPLOY_FAILED, TRACEBACK),
             ),
-            [
-                (
-                    "deployment Arms has failed for good: ValueError: mmap length is greater than file size",
-                    True,
-                ),
-                ("deployment Ingress is unhealthy: no replica", False),
-            ],
+            "deployment Arms has failed for good: ValueError: mmap length is greater than file size",
         ),
         (
             application(ApplicationStatus.DEPLOY_FAILED, "ConfigError: floor 2 is too large"),
-            [("the application armwise cannot be deployed: ConfigError: floor 2 is too large", True)],
+            "ConfigError: floor 2 is too large",
         ),
-        (application(ApplicationStatus.DEPLOYING, "fine", Arms=(Status.UPDATING, "starting")), []),
-        (WELL, []),
     ],
 )
-def test_what_is_wrong_with_deployments_is_named(
-    applications: dict[str, Any], expected: list[tuple[str, bool]]
-) -> None:
-    assert list(find_problems(applications)) == expected
+def test_what_ray_serve_has_given_up_is_named(applications: dict[str, Any], expected: str) -> None:
+    with pytest.raises(DeploymentError) as raised:
+        require_deployable(applications)
+    assert str(raised.value) == expected
+
+
+def test_what_starts_or_is_well_is_no_failure() -> None:
+    for one in (WELL, UNWELL, application(ApplicationStatus.DEPLOYING, "", Arms=(Status.UPDATING, "starts"))):
+        require_deployable(one)
 
 
 @pytest.fixture
@@ -95,18 +92,43 @@ def settings() -> AppConfig:
     return parse(CONFIG)
 
 
+class HAProxy:
+    """A HAProxy that runs until it has ended, and waits for requests."""
+
+    def __init__(self) -> None:
+        self.codes, self.signals, self.waits = list[int](), list[int](), list[float]()
+
+    def poll(self) -> int | None:
+        return self.codes.pop() if self.codes else None
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        raise KeyboardInterrupt  # the second one
+
+
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """How Ray was started, and what was run on it instead of both; a signal ends it."""
-    seen: dict[str, Any] = {"code": 0, "signal": signal.SIGTERM}
+def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """How Ray was started, and what was run on it instead of both; Ctrl-C is pressed after all looks."""
+    seen: dict[str, Any] = {"code": 0, "looks": [], "haproxy": HAProxy(), "shut": 0, "printed": False}
 
     def run(words: list[str], **options: Any) -> None:
         document = yaml.safe_load(Path(words[-1]).read_text())
         seen.update(words=words[:-1], options=options, document=document, environment=dict(os.environ))
-        if seen["signal"] is not None:
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(seen["signal"])
-        raise SystemExit
+        if seen["printed"]:
+            raise SystemExit
+
+    def status() -> object:
+        if not seen["looks"]:
+            raise KeyboardInterrupt
+        if (found := seen["looks"].pop(0)) is None:
+            raise RayError("the controller is busy")
+        return SimpleNamespace(applications=found)
+
+    def get(*_: object) -> None:
+        raise httpx.ConnectError("not yet")
 
     for name in (*start_ray.VARIABLES, *start_ray.WHOLE_LOG, "RAY_ADDRESS", RUN_FOLDER, CONFIG_FOLDER):
         monkeypatch.setenv(name, "")  # so that it is as before afterwards
@@ -114,15 +136,14 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setattr("armwise.arms.local_ray.start", lambda *it, **options: seen.update(ray=(it, options)))
     monkeypatch.setattr("armwise.arms.local_ray.connect", lambda **options: seen.update(joined=options))
     monkeypatch.setattr("ray.serve.scripts.cli", run)
-    monkeypatch.setattr(start_ray, "BuildProcess", lambda *_: SimpleNamespace(wait=lambda: seen["code"]))
-    monkeypatch.setattr(
-        start_ray, "ServiceWatch", lambda *_: SimpleNamespace(start=lambda: None, failure=None)
-    )
-    monkeypatch.setattr(start_ray, "haproxy_binary", lambda: Path("/bin/true"))
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield seen
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    monkeypatch.setattr("ray.serve.status", status)
+    monkeypatch.setattr("ray.serve.shutdown", lambda: seen.update(shut=seen["shut"] + 1))
+    monkeypatch.setattr("httpx.Client.get", get)
+    monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
+    monkeypatch.setattr(start_ray, "start_builder", lambda *_: None)
+    monkeypatch.setattr(start_ray, "wait_for_builder", lambda _: seen["code"])
+    monkeypatch.setattr(start_ray, "running_haproxy", lambda *_: nullcontext(seen["haproxy"]))
+    return seen
 
 
 def serve(config: Path, settings: AppConfig, folder: Path | None) -> int:
@@ -139,7 +160,7 @@ def test_a_configuration_is_run_by_ray_itself_behind_haproxy(
     assert serve(config, settings, tmp_path) == 0
     assert begun["ray"] == ((tmp_path,), QUIET | {"object_store_memory": 268_435_456})
     assert (begun["words"], begun["options"]) == (
-        ["run", "--app-dir", os.devnull],
+        ["run", "--non-blocking", "--app-dir", os.devnull],
         {"standalone_mode": False},
     )
     (application,) = begun["document"]["applications"]
@@ -172,12 +193,9 @@ def test_a_cluster_is_used_as_it_is_and_told_the_folder_of_the_configuration(
 
 @pytest.mark.parametrize(("log", "whole"), [({}, False), ({"logs": "json"}, True)])
 def test_a_log_in_json_has_every_line(
-    begun: dict[str, Any], config: Path, settings: AppConfig, log: dict[str, str], whole: bool
+    begun: dict[str, Any], config: Path, log: dict[str, str], whole: bool
 ) -> None:
-    document = yaml.safe_load(config.read_text())
-    document["applications"][0]["args"] = CONFIG | {"telemetry": log}
-    config.write_text(yaml.safe_dump(document))
-    serve(config, settings, None)
+    serve(config, parse(CONFIG | {"telemetry": log}), None)
     assert (begun["environment"].get("RAY_DEDUP_LOGS") == "0") is whole
 
 
@@ -190,98 +208,59 @@ def test_what_was_not_prepared_is_not_served(
     assert "words" not in begun
 
 
-def test_a_ray_that_ends_by_itself_is_a_failure(
+def test_a_configuration_that_ray_refuses_is_a_failure(
     begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path
 ) -> None:
-    begun["signal"] = None
+    begun["printed"] = True
     assert serve(config, settings, tmp_path) == 1
 
 
-def test_the_first_signal_lets_requests_finish_and_the_second_does_not() -> None:
-    waits, sent = list[float](), list[int]()
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        stop()  # the second one
-
-    stop = StopSignal(SimpleNamespace(send_signal=sent.append, wait=wait))  # type: ignore[arg-type]
-    with pytest.raises(KeyboardInterrupt):
-        stop()
-    assert (stop.called, waits, sent) == (True, [start_ray.DRAIN_S], [signal.SIGUSR1])
-
-
-class Service:
-    """A service on Ray for a watch: whether it is ready, its deployments, and HAProxy."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *looks: Any) -> None:
-        self.announced, self.stops, self.interrupted = 0, False, 0
-        self.failures, left = list[list[tuple[str, int]]](), iter(looks)
-
-        def status() -> object:
-            self.failures.append([(one.why, one.attempts) for one in read_failures()])
-            if (found := next(left)) is None:
-                raise RuntimeError("the controller starts")
-            return SimpleNamespace(applications=found)
-
-        monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-        monkeypatch.setattr("ray.is_initialized", lambda: True)
-        monkeypatch.setattr("ray.serve.status", status)
-        monkeypatch.setattr("httpx.Client.get", lambda *_: SimpleNamespace(is_success=True))
-        monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
-        monkeypatch.setattr(signal, "pthread_kill", self._interrupt)
-
-    def _interrupt(self, *_: object) -> None:
-        self.interrupted += 1
-
-    def announce(self) -> bool:
-        self.announced += 1
-        return self.stops
-
-    def watch(self, code: int | None = None) -> ServiceWatch:
-        proxy: Any = SimpleNamespace(poll=lambda: code)
-        watch = ServiceWatch(proxy, "http://127.0.0.1:1", self.announce, lambda: None)
-        watch.run()
-        return watch
-
-
-def test_what_is_unhealthy_is_recorded_until_it_is_well_and_what_is_given_up_ends_the_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_first_signal_lets_requests_finish_and_the_second_does_not(
+    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path
 ) -> None:
-    failed = application(ApplicationStatus.DEPLOY_FAILED, Arms=(Status.DEPLOY_FAILED, TRACEBACK))
-    service = Service(monkeypatch, tmp_path, UNWELL, UNWELL, None, WELL, UNWELL, failed)
-    watch = service.watch()
-    assert isinstance(watch.failure, DeploymentError)
-    assert "Arms has failed for good: ValueError" in str(watch.failure)
-    why = "deployment Arms is unhealthy: no replica"
-    assert service.failures == [[], [(why, 1)], [(why, 1)], [(why, 1)], [], [(why, 1)]]
-    assert (service.announced, service.interrupted) == (1, 1)
-    assert capsys.readouterr().err.count(why) == 2
+    assert serve(config, settings, tmp_path) == 0
+    haproxy = begun["haproxy"]
+    assert (haproxy.signals, haproxy.waits) == ([signal.SIGUSR1], [start_ray.DRAIN_S])
+    assert begun["shut"] == 1
 
 
-def test_a_service_that_has_answered_its_one_question_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_service_is_announced_once_it_is_ready_and_then_only_haproxy_is_looked_at(
+    begun: dict[str, Any],
+    config: Path,
+    settings: AppConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: bool,
 ) -> None:
-    service = Service(monkeypatch, tmp_path)
-    service.stops = True
-    assert (service.watch().failure, service.interrupted) == (None, 1)
+    answers, announced = iter([False, True]), list[str]()
+    begun["looks"] = [WELL]
+    monkeypatch.setattr("httpx.Client.get", lambda *_: SimpleNamespace(is_success=next(answers)))
+
+    def announce(url: str, folder: Path | None) -> bool:
+        announced.append(f"{url} {folder}")
+        begun["haproxy"].codes.append(-9)
+        return stops
+
+    def ended() -> int:
+        return start_ray.serve_on_ray(config, settings, ("127.0.0.1", 8000), tmp_path, announce)
+
+    if stops:
+        assert ended() == 0
+    else:
+        with pytest.raises(ProcessLostError, match=r"HAProxy has ended \(exit code -9\): start the service"):
+            ended()
+    assert announced == [f"http://127.0.0.1:8000 {tmp_path}"]
+    assert begun["shut"] == 1
 
 
-def test_a_question_that_fails_ends_the_service_with_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_ray_serve_gives_up_ends_the_service_with_the_reason(
+    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path
 ) -> None:
-    service = Service(monkeypatch, tmp_path)
-
-    def fail() -> bool:
-        raise ConnectionError("no answer")
-
-    monkeypatch.setattr(service, "announce", fail)
-    assert isinstance(service.watch().failure, ConnectionError)
-
-
-def test_a_service_ends_with_its_haproxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failure = Service(monkeypatch, tmp_path).watch(-9).failure
-    assert isinstance(failure, ProcessLostError)
-    assert "HAProxy has ended" in str(failure)
+    begun["looks"] = [UNWELL, None, application(ApplicationStatus.DEPLOY_FAILED, "ConfigError: floor 2")]
+    with pytest.raises(DeploymentError, match=r"^ConfigError: floor 2$"):
+        serve(config, settings, tmp_path)
+    assert (begun["looks"], begun["shut"]) == ([], 1)
 
 
 needs_haproxy = pytest.mark.skipif(start_ray.haproxy_binary() is None, reason="there is no HAProxy here")
@@ -300,7 +279,8 @@ def test_haproxy_accepts_its_file_with_the_limits_of_the_configuration(
 
     monkeypatch.setattr("subprocess.Popen", check)
     settings = parse(CONFIG | {"http": {"request_s": 3.5, **http}})
-    assert start_ray.start_haproxy(settings, ("::1", 8000), tmp_path).wait() == 0
+    with start_ray.running_haproxy(settings, ("::1", 8000), tmp_path) as haproxy:
+        assert haproxy.wait() == 0
     (environment,) = environments
     assert (environment["ARMWISE_HOST"], environment["ARMWISE_REQUEST_MS"]) == ("[::1]", "3500")
     assert environment["ARMWISE_SILENT_MS"] == "150000", "longer than a turn"
@@ -327,13 +307,11 @@ def test_haproxy_says_that_a_replica_is_lost_and_passes_its_errors_on(
         threading.Thread(target=replica.serve_forever, args=(0.05,), daemon=True).start()
         with socket.create_server(("127.0.0.1", 0)) as free:
             host, port = free.getsockname()
-        proxy = start_ray.start_haproxy(parse(CONFIG), (host, port), tmp_path)
-        try:
-            with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as client:  # until it listens
-                lost = client.post(f"http://{host}:{port}/v1/retrieve")
-        finally:
-            proxy.kill()
-            proxy.wait()
-            replica.shutdown()
+        with (
+            start_ray.running_haproxy(parse(CONFIG), (host, port), tmp_path),
+            httpx.Client(transport=httpx.HTTPTransport(retries=5)) as client,  # until it listens
+        ):
+            lost = client.post(f"http://{host}:{port}/v1/retrieve")
+        replica.shutdown()
     assert lost.status_code == status
     assert code is None or lost.json()["error"]["code"] == code

@@ -3,22 +3,21 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+import psutil
 import pytest
 import typer
 import yaml
 
-from armwise.agent.cli import start_single
-from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
+from armwise.agent.cli import before_serving, start_single
+from armwise.agent.cli.before_serving import build_service
 from armwise.agent.cli.console import report_errors
-from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.config import AppConfig, load
 from armwise.agent.hosts import single_process
-from armwise.agent.run_folder import QUESTION, RUN_FOLDER, TO_BUILD
+from armwise.agent.run_folder import HAND_OVER, QUESTION, RUN_FOLDER
 from tests.agent.fakes import CONFIG
 
 URL = "http://127.0.0.1:8123"
@@ -59,17 +58,21 @@ class Served:
         folder: Path,
         address: tuple[str, int],
         *,
+        prepare: Callable[[], int],
+        behind: Callable[[], AbstractContextManager[None]],
         ready: Callable[[], bool],
-        look: Callable[[], object],
         replaces: Callable[[], bool] | None,
-    ) -> None:
+    ) -> int:
         assert (address, os.environ[RUN_FOLDER]) == (("127.0.0.1", 8123), str(folder))
         assert os.environ["OMP_NUM_THREADS"] == "1"
+        if code := prepare():
+            return code
         self.marks.append(find_servers(config.home_path))
         self.questions.append((folder / QUESTION).read_text())
         self.replaces.append(None if replaces is None else replaces())
-        look()
-        assert ready()
+        with behind():
+            assert ready()
+        return 0
 
     def announce(self, url: str, folder: Path | None) -> bool:
         assert folder is not None
@@ -100,13 +103,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Builds what is missing in this process; whether there was something to build, each time."""
     asked = list[bool]()
 
-    def prepare(path: Path, folder: Path, environment: dict[str, str]) -> Any:
+    def build(path: Path, folder: Path, environment: dict[str, str]) -> None:
         assert "OMP_NUM_THREADS" not in environment, "what builds has all threads"
-        asked.append((folder / TO_BUILD).exists())
-        prepare_service(path, load(path), lambda *_: None)
-        return SimpleNamespace(wait=lambda: 0)
+        asked.append(folder.exists())
+        build_service(load(path), lambda *_: None, folder)
 
-    monkeypatch.setattr(start_single, "BuildProcess", prepare)
+    monkeypatch.setattr(before_serving, "start_builder", build)
+    monkeypatch.setattr(before_serving, "wait_for_builder", lambda _: 0)
     return asked
 
 
@@ -126,7 +129,8 @@ def test_what_is_missing_is_built_by_another_process_once_and_what_is_built_is_s
 def test_what_cannot_be_built_is_not_served(
     tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_single, "BuildProcess", lambda *_: SimpleNamespace(wait=lambda: 7))
+    monkeypatch.setattr(before_serving, "start_builder", lambda *_: None)
+    monkeypatch.setattr(before_serving, "wait_for_builder", lambda _: 7)
     assert begin(configured(tmp_path), served) == 7
     assert served.marks == []
 
@@ -158,19 +162,6 @@ def test_an_open_service_on_a_network_is_refused_before_its_home_is_made(
     assert served.marks == []
 
 
-class Retired(Predecessor):
-    """A service that is told to end, or has ended."""
-
-    told = 0
-    alive = True
-
-    def runs(self) -> bool:
-        return self.alive
-
-    def retire(self) -> None:
-        type(self).told += 1
-
-
 @pytest.mark.parametrize("alive", [True, False])
 @pytest.mark.usefixtures("built")
 def test_a_service_takes_the_place_of_one_of_its_home(
@@ -180,16 +171,13 @@ def test_a_service_takes_the_place_of_one_of_its_home(
     capsys: pytest.CaptureFixture[str],
     alive: bool,
 ) -> None:
-    monkeypatch.setattr(Retired, "told", 0)
-    monkeypatch.setattr(Retired, "alive", alive)
+    told = list[int]()
     monkeypatch.setattr(start_single, "require_shared", lambda *_: None)
-    monkeypatch.setattr(
-        "armwise.agent.cli.predecessor.find_predecessor",
-        lambda _, url: Retired(os.getpid(), os.dup(0)) if url == URL else None,
-    )
+    monkeypatch.setattr(psutil.Process, "is_running", lambda _: alive)
+    monkeypatch.setattr(psutil.Process, "send_signal", lambda _, number: told.append(number))
     with mark_served(tmp_path / "home", URL):
         assert begin(configured(tmp_path), served, replace=True) == 0
-    assert (served.replaces, Retired.told) == ([alive], int(alive))
+    assert (served.replaces, told) == ([alive], [HAND_OVER] * alive)
     output = capsys.readouterr()
     assert ("Took over" in output.out) is alive
     assert "from the same home" not in output.err, "it is meant to end"
@@ -199,13 +187,6 @@ def test_a_service_takes_the_place_of_one_of_its_home(
 def test_a_service_that_replaces_nobody_starts_as_usual(tmp_path: Path, served: Served) -> None:
     assert begin(configured(tmp_path), served, replace=True) == 0
     assert served.replaces == [None]
-
-
-def test_a_service_without_a_run_marks_nothing(tmp_path: Path) -> None:
-    path = configured(tmp_path)
-    with pytest.raises(NotBuiltError):
-        prepare_service(path, load(path), look)
-    assert not list(tmp_path.rglob(TO_BUILD))
 
 
 def test_what_is_wrong_with_a_log_is_said_before_it_is_served(

@@ -20,7 +20,7 @@ from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, Deploym
 from armwise.agent.access.hosts import OpenServiceError
 from armwise.agent.config import Http, parse
 from armwise.agent.hosts import ingress
-from armwise.agent.hosts.ingress import TimeLimit, deployments
+from armwise.agent.hosts.ingress import deployments
 from armwise.feedback.log import Store
 from tests.agent.fakes import CONFIG
 from tests.postgres import Server
@@ -151,13 +151,11 @@ async def test_a_replica_keeps_what_is_loaded_at_its_start_and_once_more_when_it
     assert done[2:] == ["check", "check", "keep", "check"]
 
 
-def test_behind_a_proxy_of_ours_a_replica_listens_on_a_socket_and_behind_that_of_ray_it_has_its_time_limit(
+def test_behind_haproxy_a_replica_listens_on_a_socket(
     opened: tuple[Callable[..., Any], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = opened[0]()
-    monkeypatch.setattr(ingress, "_request_timeout_s", lambda: 7.5)
-    limited = replica.__serve_build_asgi_app__()
-    assert (type(limited), limited._app, limited._default_s) == (TimeLimit, "the application", 7.5)  # noqa: SLF001
+    assert replica.__serve_build_asgi_app__() == "the application", "behind the proxy of Ray"
     monkeypatch.setattr(ingress, "behind_haproxy", lambda app, folder, _: (app, folder))
     monkeypatch.setenv("ARMWISE_RUN", "/run/armwise")
     assert replica.__serve_build_asgi_app__() == ("the application", Path("/run/armwise"))

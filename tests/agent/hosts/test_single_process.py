@@ -5,7 +5,6 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,6 +80,7 @@ class Parts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.replica, self.opened, self.bound = Starting(), list[tuple[str, int]](), list[bool]()
+        self.sockets = list[socket.socket]()
         parts = self.replica, self._part("learner"), self._part("jobs")
         monkeypatch.setattr(single_process, "open_parts", lambda *_: parts)
         monkeypatch.setattr(single_process, "create_app", lambda _: FastAPI())
@@ -94,17 +94,16 @@ class Parts:
     def _open_port(self, *_: object, shared: bool) -> list[socket.socket]:
         self.opened.append(("port", self.replica.looks))
         self.bound.append(shared)
-        return [socket.create_server(("127.0.0.1", 0))]
+        self.sockets = [socket.create_server(("127.0.0.1", 0))]
+        return self.sockets
 
-    async def serve(
-        self, tmp_path: Path, *, stops: bool = False, replaces: Callable[[], bool] | None = None
-    ) -> None:
+    async def serve(self, tmp_path: Path, *, stops: bool = False, **options: Any) -> int:
         def ready() -> bool:
             self.opened.append(("ready", self.replica.looks))
             return stops
 
         address = "127.0.0.1", 1
-        await single_process.serve(parse(CONFIG), tmp_path, address, ready=ready, replaces=replaces)
+        return await single_process.serve(parse(CONFIG), tmp_path, address, ready=ready, **options)
 
 
 async def test_what_runs_jobs_is_opened_once_questions_are_answered(
@@ -112,7 +111,7 @@ async def test_what_runs_jobs_is_opened_once_questions_are_answered(
 ) -> None:
     parts = Parts(monkeypatch)
     await parts.serve(tmp_path)
-    assert parts.opened == [("learner", 1), ("port", 1), ("ready", 3), ("jobs", 4)]
+    assert parts.opened == [("port", 0), ("learner", 1), ("ready", 3), ("jobs", 4)]
     assert (parts.replica.looks, parts.bound) == (5, [False])
 
 
@@ -146,8 +145,39 @@ async def test_a_service_that_waits_for_its_log_stops_when_it_is_told(
     monkeypatch.setattr(single_process, "open_parts", wait_for_the_log)
     async with asyncio.timeout(10):
         await parts.serve(tmp_path)
-    assert parts.opened == []
+    assert parts.opened == [("port", 0)]
     waiting.set()
+
+
+async def test_what_is_asked_while_the_service_prepares_gets_a_503_and_then_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, prepared, app = Parts(monkeypatch), threading.Event(), FastAPI()
+    monkeypatch.setattr(Starting, "check", lambda self: setattr(self, "ready", True))
+    monkeypatch.setattr(single_process, "create_app", lambda _: app)
+    app.get("/")(lambda: "answer")
+    serving = asyncio.create_task(parts.serve(tmp_path, prepare=lambda: prepared.wait() and 0))
+    async with httpx.AsyncClient(trust_env=False) as client:
+        while not parts.sockets:
+            await asyncio.sleep(0.01)
+        url = f"http://127.0.0.1:{parts.sockets[0].getsockname()[1]}/"
+        early = await client.get(url)
+        assert (early.status_code, early.headers["retry-after"]) == (503, "1")
+        assert early.json()["error"]["code"] == "not_ready"
+        prepared.set()
+        while (answer := await client.get(url)).status_code == 503:
+            await asyncio.sleep(0.01)
+        assert answer.json() == "answer"
+        signal.raise_signal(signal.SIGINT)
+    await serving
+
+
+async def test_what_cannot_be_prepared_ends_the_service_with_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(monkeypatch)
+    assert await parts.serve(tmp_path, prepare=lambda: 7) == 7
+    assert parts.opened == [("port", 0)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, HAND_OVER])
