@@ -108,11 +108,11 @@ def serve_on_ray(
             if code := wait_for_builder(builder):
                 return code
             path = stack.enter_context(_write_document(config, alone=folder is None))
-            stack.enter_context(building_behind(config, folder))
             # without a folder, it imports from this one
             cli(["run", "--non-blocking", "--app-dir", os.devnull, path], standalone_mode=False)
             _wait_until_ready(base_url(address), haproxy)
             if not announce(base_url(address), folder):
+                stack.enter_context(building_behind(config, folder))
                 while True:
                     _require_running(haproxy)
                     time.sleep(LOOK_S)

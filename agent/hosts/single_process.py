@@ -189,7 +189,7 @@ async def serve(
         folder: The private folder of the run.
         address: Host and port.
         prepare: Called in a thread before anything is opened; returns 0, or the code to exit with.
-        behind: Entered while questions are answered.
+        behind: Entered once the service is ready, until it stops.
         ready: Called in a thread once the service is ready; returns whether it stops then.
         replaces: Returns whether another process still has the port, which this one takes over when it is
             ready; None to listen at once, and to answer that the service is starting.
@@ -211,13 +211,14 @@ async def serve(
             return 0
         door.app = app = create_app(parts[0])
         await opened.enter_async_context(app.router.lifespan_context(app))
-        opened.enter_context(behind())
 
         async def announce() -> bool | None:
             if replaces is not None:
                 await listen(shared=replaces())
             keep_what_is_loaded()
-            return await stop.unless(ready)
+            stops = await stop.unless(ready)
+            opened.enter_context(behind())
+            return stops
 
         await _attend(parts, stop, announce)
         if HAND_OVER in stop.signals:  # no new connection comes here
