@@ -57,7 +57,7 @@ ANSWER = (
 
 _ANY = (
     *("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unsupported_encoding"),
-    *("unknown_host", "forbidden"),  # a page of another site
+    *("unknown_host", "upgrade_required", "forbidden"),  # a page of another site
 )
 _PROXY = ("header_too_large", "internal_error", "not_ready", "overloaded", "log_unavailable", "replica_lost")
 _WITH_KEY = ("invalid_api_key", "rate_limit_exceeded")

@@ -263,6 +263,12 @@ _KINDS = (
         raised_by={UnknownHostError: "Host"},
     ),
     ErrorKind(
+        "upgrade_required",
+        426,
+        "The request opens a WebSocket. Armwise speaks only HTTP, so send the request with `POST`, as agents "
+        "do after this answer.",
+    ),
+    ErrorKind(
         "header_too_large",
         431,
         "The header is larger than 16,384 bytes or has more than 100 lines. Send fewer or shorter headers.",

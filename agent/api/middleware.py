@@ -95,7 +95,10 @@ FOR_ANY_SITE = (
 )
 """Headers with which pages of any site may read a response, including refusals."""
 
-ADDED_TO: Mapping[str, Iterable[tuple[bytes, bytes]]] = {"unsupported_encoding": (encodings.ACCEPTED,)}
+ADDED_TO: Mapping[str, Iterable[tuple[bytes, bytes]]] = {
+    "unsupported_encoding": (encodings.ACCEPTED,),
+    "upgrade_required": ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")),  # what RFC 9110 asks for
+}
 """Headers of some refusals, by their codes."""
 
 NOBODY = Caller(None, frozenset())
@@ -188,6 +191,7 @@ class RequestGuard:
         state = scope.setdefault("state", {})
         state["dialect"] = dialect
         try:
+            _refuse_websocket(headers)
             if not any_site:
                 self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(path, headers, dialect)
@@ -202,7 +206,7 @@ class RequestGuard:
                 raise
             self._refused(failure.code)
             added += ADDED_TO.get(failure.code, ())
-            if failure.code == "forbidden" or not dialect.answers_refusals:
+            if failure.code in ("forbidden", "upgrade_required") or not dialect.answers_refusals:
                 await dialect.respond(failure, request_id.decode("latin-1"))(scope, receive, send)
                 return
             state["refusal"], caller, codings = failure, NOBODY, ()
@@ -249,6 +253,14 @@ class RequestGuard:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > most:
             raise encodings.too_large(most)
+
+
+def _refuse_websocket(headers: Mapping[bytes, bytes]) -> None:
+    """Refuse a request that begins a WebSocket: agents then send it over HTTP at once. Raises ApiError."""
+    upgrades = b"upgrade" in headers.get(b"connection", b"").lower()
+    if upgrades and headers.get(b"upgrade", b"").strip().lower() == b"websocket":
+        message = "there are no WebSockets here: send the request with POST, and `stream` for events"
+        raise ApiError("upgrade_required", message)
 
 
 def _take_codings(scope: AsgiScope) -> tuple[str, ...]:

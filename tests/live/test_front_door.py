@@ -10,6 +10,7 @@ import grpc
 import httpx
 import psutil
 import pytest
+from backports import zstd
 from ray.serve.generated.serve_pb2 import ASGIRequest
 from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
@@ -36,6 +37,22 @@ def enveloped(response: httpx.Response) -> str:
 
 def test_haproxy_is_all_that_listens_for_clients(live: Live) -> None:
     assert [process_name(psutil.Process(one.pid).cmdline()) for one in live.proxies()] == ["haproxy"]
+
+
+def test_a_websocket_is_refused_and_a_packed_body_is_read_behind_haproxy(live: Live) -> None:
+    address = httpx.URL(live.url)
+    websocket = (
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    )
+    with socket.create_connection((address.host, address.port), timeout=10) as raw:
+        raw.sendall(b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\n" + websocket + b"\r\n")
+        answer = raw.recv(4096).lower()
+    assert answer.startswith(b"http/1.1 426 ")
+    assert b"\r\nupgrade: http/1.1\r\n" in answer
+    headers = {"content-type": "application/json", "content-encoding": "zstd"}
+    for body, status in ((b'{"query": "Which bridge stands?"}', 200), (bytes(100_000_000), 413)):
+        packed = zstd.compress(body)
+        assert live.client.post("/v1/retrieve", content=packed, headers=headers).status_code == status
 
 
 def listening(live: Live) -> set[tuple[str, str, int]]:
