@@ -30,9 +30,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.agent.learning import Learner, Recipe
+from armwise.feedback.decisions import EVERYTHING
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.log import tables as t
-from armwise.feedback.sources import read_log
+from armwise.feedback.sources import CHUNK, read_learned
 from armwise.feedback.training_log import Joiner, delete_training_log, take_epoch
 from benchmarks.console import POLICY, turn
 from tests.agent.fakes import Service
@@ -267,7 +268,8 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
         took.append(time.perf_counter() - began)
     rows.setdefault("joining one new turn", []).append(f"{1000 * float(np.median(took)):.1f} ms")
     with timed(rows, f"reading {REPLAYED:,} for a replay"):
-        read_log(store, rule, upto=min(n, REPLAYED))
+        for after in range(0, min(n, REPLAYED), CHUNK):
+            read_learned(store, rule, EVERYTHING, after, min(after + CHUNK, n, REPLAYED))
     store.close()
 
 

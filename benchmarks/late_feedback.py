@@ -29,7 +29,7 @@ from rich.table import Table
 
 from armwise.agent.policies import Policy, PolicySpec, build_policy
 from armwise.agent.policies.sampling import mix_floor
-from armwise.feedback.dataset import EmptyLogError
+from armwise.feedback.dataset import EmptyLogError, Log
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, FeedbackKind, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log.counting import find_closing
@@ -231,12 +231,10 @@ def looked(world: World, seed: int) -> list[Figures]:
 def _estimates(store: Store, rule: RewardRule, seed: int) -> Figures:
     source = LogSource(store, rule)
     try:
-        log = source.log(rule)
+        blocks = (decisions for decisions, _ in source.blocks(rule))
+        log = Log.from_decisions(blocks, settled=source.settled.before)
     except EmptyLogError:
         return {}
-    if not (final := log.at < source.settled.before).any():
-        return {}
-    log = log.where(final)
     known = [arm for arm in ARMS if arm in log.arms]
     targets = {arm: np.tile(np.eye(2)[log.arms.index(arm)], (len(log), 1)) for arm in known}
     found = evaluate(

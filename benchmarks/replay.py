@@ -29,11 +29,12 @@ from rich.progress import track
 from rich.table import Table
 
 from armwise.feedback.dataset import Log
+from armwise.feedback.decisions import EVERYTHING
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.log import Fact, Store
 from armwise.feedback.ope import evaluate
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import read_log
+from armwise.feedback.sources import CHUNK, read_learned
 from armwise.feedback.training_log import Joiner, take_epoch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -135,7 +136,8 @@ def ours(url: str, rows: int) -> Measured:
     clock = _clock(url)
     with closing(Store(url, RULE.join)) as store:
         start = clock()
-        log = read_log(store, RULE, upto=rows)
+        ranges = ((after, min(after + CHUNK, rows)) for after in range(0, rows, CHUNK))
+        log = Log.from_decisions(read_learned(store, RULE, EVERYTHING, *each) for each in ranges)
         read_s = clock() - start
     assert len(log) == rows
     targets = {"target": target(log)}

@@ -1,8 +1,7 @@
 """Read decisions from the database of a service, or from an export.
 
 source = LogSource(store, rule)
-log = source.log(rule, Selection(since=yesterday))
-for example in source.examples(): ...
+for decisions, examples in source.blocks(rule, contexts=True): ...    the training log
 
 for part in read_decisions(store, rule, since, until): ...    with what the training log has none of
 """
@@ -12,6 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial, reduce
+from itertools import islice
 from math import inf, nan
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from orjson import JSONDecodeError, loads
 from typing_extensions import override
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import Describe, Log, ProgressCallback, make_describer
+from armwise.feedback.dataset import ProgressCallback
 from armwise.feedback.decisions import (
     EVERYTHING,
     Categorical,
@@ -32,6 +32,7 @@ from armwise.feedback.decisions import (
     Selection,
     list_priced,
     rewards,
+    tabulate,
 )
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example, FeedbackKind
@@ -48,39 +49,37 @@ from armwise.feedback.training_log import (
     settled,
 )
 
-_REPORTED = 4096
-"""Examples between two calls of the progress callback."""
+REPORTED = 4096
+"""Examples of a file that are read at a time."""
 
 
 class TrainingLog(Protocol):
-    """A training log, which can be read repeatedly: the same examples, in the same order."""
+    """A training log, which can be read repeatedly: the same decisions, in the same order."""
 
-    def log(
-        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
-    ) -> Log:
-        """Return the decisions that can be evaluated, as arrays; features are computed on first access.
+    def blocks(
+        self,
+        rule: RewardRule,
+        selection: Selection = EVERYTHING,
+        on_progress: ProgressCallback | None = None,
+        *,
+        contexts: bool = False,
+    ) -> Iterator[tuple[Decisions, Iterable[Example]]]:
+        """Yield the decisions in order, thousands at a time, labels included.
 
         Args:
             rule: The rule of their rewards.
-            selection: Which decisions are selected, unsettled ones included.
+            selection: Where to begin, and which columns of features to read; all decisions become rows.
             on_progress: Called with the progress.
+            contexts: Whether the examples of the decisions are read too.
 
-        Raises:
-            EmptyLogError: All decisions are left out.
+        Yields:
+            Decisions as columns, and their examples, which can be read once; empty without `contexts`.
         """
         ...
 
     @property
     def settled(self) -> Settled:
         """The settled part of the log; for a file only its time counts, positions do not."""
-        ...
-
-    def examples(self, after: int = 0) -> Iterator[Example]:
-        """Yield examples in order, labels included; a row of the arrays has the `seq` of its example.
-
-        Args:
-            after: Position in the training log of the example before the first.
-        """
         ...
 
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -102,24 +101,25 @@ class LogSource(TrainingLog):
         self._join = rule.join
 
     @override
-    def log(
-        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
-    ) -> Log:
-        """Also raises LogGapError; ValueError for a rule with another join."""
+    def blocks(
+        self,
+        rule: RewardRule,
+        selection: Selection = EVERYTHING,
+        on_progress: ProgressCallback | None = None,
+        *,
+        contexts: bool = False,
+    ) -> Iterator[tuple[Decisions, Iterable[Example]]]:
+        """Raises LogGapError; ValueError for a rule with another join."""
         if rule.join != self._join:
             raise ValueError(
                 "this rule joins feedback differently; only prices, weights and ranges may differ"
             )
-        return read_log(
-            *(self._store, rule, selection, on_progress),
-            upto=self._upto,
-            describe=make_describer(self.examples),
-        )
-
-    @override
-    def examples(self, after: int = 0) -> Iterator[Example]:
-        """Raises LogGapError."""
-        return read_examples(self._store, self._join, after, self._upto)
+        for after in range(selection.after, self._upto, CHUNK):
+            last = min(after + CHUNK, self._upto)
+            decisions = read_learned(self._store, rule, selection, after, last)
+            yield decisions, (read_examples(self._store, self._join, after, last) if contexts else ())
+            if on_progress:
+                on_progress("reading the log", last, self._upto)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -165,10 +165,15 @@ class ExportSource(TrainingLog):
         return self._headers[0].reward
 
     @override
-    def log(
-        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
-    ) -> Log:
-        """Also raises ExchangeError, such as if the rule declares no metric of the file."""
+    def blocks(
+        self,
+        rule: RewardRule,
+        selection: Selection = EVERYTHING,
+        on_progress: ProgressCallback | None = None,
+        *,
+        contexts: bool = False,
+    ) -> Iterator[tuple[Decisions, Iterable[Example]]]:
+        """Raises ExchangeError, such as if the rule declares no metric of the file."""
         metrics = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
         if metrics and rule.default is None and not metrics.keys() & rule.metrics.keys():
             document = {
@@ -179,13 +184,13 @@ class ExportSource(TrainingLog):
                 f"{self._path} has the metrics {', '.join(metrics)}, but none of them is configured; "
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
-        examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
-        return Log.from_examples(examples, rule, selection, make_describer(self.examples))
-
-    @override
-    def examples(self, after: int = 0) -> Iterator[Example]:
-        """Raises ExchangeError."""
-        return (example for example in read_export(self._path) if example.seq > after)
+        rest, done = (one for one in read_export(self._path) if one.seq > selection.after), 0
+        while chunk := list(islice(rest, REPORTED)):
+            done += len(chunk)
+            for decisions in tabulate(chunk, rule, selection):
+                yield decisions, chunk if contexts else ()
+            if on_progress:
+                on_progress("reading the export", done, None)
 
     @property
     @override
@@ -219,13 +224,6 @@ def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:
                 f"{key} {here[key]} for {there[key]}" for key in there if there[key] != here[key]
             )
             yield f"The metric {name} is declared differently from the file: {changed}."
-
-
-def _with_progress(examples: Iterator[Example], on_progress: ProgressCallback) -> Iterator[Example]:
-    for done, example in enumerate(examples, start=1):
-        if done % _REPORTED == 0:
-            on_progress("reading the export", done, None)
-        yield example
 
 
 # -- in bulk ---------------------------------------------------------------------------------------
@@ -268,61 +266,23 @@ Columns = dict[str, NDArray[Any]]
 """Values by column: numbers, or texts as objects."""
 
 
-def read_log(
-    store: Store,
-    rule: RewardRule,
-    selection: Selection = EVERYTHING,
-    progress: ProgressCallback | None = None,
-    *,
-    upto: int | None = None,
-    describe: Describe | None = None,
-) -> Log:
-    """Return the same as `Log.from_examples` of the training log of a rule, in a fraction of the time.
-
-    Args:
-        store: The log, which may be written meanwhile.
-        rule: Names the training log, and gives the rewards.
-        selection: Which decisions are selected.
-        progress: Called with the progress.
-        upto: Last position to read; None: the end.
-        describe: Returns features of the rows.
-
-    Raises:
-        EmptyLogError: All decisions are left out.
-        LogGapError: Rows of the training log, or of its facts, are missing.
-    """
-    end = length(store, rule.join) if upto is None else upto
-    return Log.from_decisions(read_learned(store, rule, selection, progress, end), selection, describe)
-
-
-def length(store: Store, join: str) -> int:
-    """Return the last position of a training log; 0: it is empty."""
-    with store.reading() as connection:
-        return _length(connection, join)
+def read_learned(store: Store, rule: RewardRule, selection: Selection, after: int, last: int) -> Decisions:
+    """Return the decisions of a training log after a position, up to another one. Raises LogGapError."""
+    try:
+        with store.reading() as connection:
+            columns = _read(connection, rule, selection, after, last)
+    except LogGapError:
+        for _ in read_examples(store, rule.join, after, last):  # its error names the position
+            pass
+        raise
+    columns["seq"] = np.arange(after + 1, last + 1)
+    return _build_readable(columns, partial(_decisions, rule=rule, selection=selection))
 
 
 def _length(connection: sa.Connection, join: str) -> int:
+    """Return the last position of a training log; 0: it is empty."""
     last = sa.select(sa.func.max(t.examples.c.seq)).where(t.examples.c.join == join)
     return int(connection.scalar(last) or 0)
-
-
-def read_learned(
-    store: Store, rule: RewardRule, selection: Selection, progress: ProgressCallback | None, end: int
-) -> Iterator[Decisions]:
-    """Yield the decisions of a training log up to a position, in its order. Raises LogGapError."""
-    for after in range(selection.after, end, CHUNK):
-        last = min(after + CHUNK, end)
-        try:
-            with store.reading() as connection:
-                columns = _read(connection, rule, selection, after, last)
-        except LogGapError:
-            for _ in read_examples(store, rule.join, after, last):  # its error names the position
-                pass
-            raise
-        columns["seq"] = np.arange(after + 1, last + 1)
-        yield _build_readable(columns, partial(_decisions, rule=rule, selection=selection))
-        if progress:
-            progress("reading the log", last, end)
 
 
 LATE_S = 3600.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from armwise.agent import evaluation
 from armwise.agent.cli.console import console, progress, report_errors
 from armwise.agent.cli.options import (
     CONFIG,
@@ -19,7 +20,7 @@ from armwise.agent.cli.options import (
     with_log,
     write_report,
 )
-from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spell_out
+from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, spell_out
 from armwise.arms.base import is_name
 from armwise.feedback.jsonl import read_headers
 from armwise.feedback.log import Store
@@ -80,28 +81,29 @@ def replay(
             config, settings = export, derive_config(export)
         else:
             settings = with_log(config, without=()) if export is None else load(config)
+        notes = list[str]()
         with progress() as on_progress:
             if export is None:
                 with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
                     source = LogSource(store, settings.reward)
-                    report = evaluate_log(settings, request, source, store, on_progress)
+                    document = evaluation.replay(settings, request, source, store, on_progress)
             else:
                 exported = ExportSource(export)
-                rule, notes = exported.applicable_rule(settings.reward), list[str]()
+                rule = exported.applicable_rule(settings.reward)
                 if rule is not settings.reward:
                     settings = settings.model_copy(update={"reward": rule})
                     notes.append(
                         f"Rewards are those that {export} declares, {', '.join(rule.metrics)}: {config} has "
                         "none of these metrics."
                     )
-                report = evaluate_log(settings, request, exported, None, on_progress)
-                update = {"source": str(export), "assumptions": (*notes, *report.assumptions)}
-                report = report.model_copy(update=update)
-        report = report.model_copy(update={"config": str(config)})
-        console.print(report.table())
-        for note in report.footnotes():
+                document = evaluation.replay(settings, request, exported, None, on_progress)
+                document["source"] = str(export)
+        document["assumptions"] = [*notes, *document["assumptions"]]
+        document["config"] = str(config)
+        console.print(evaluation.make_table(document))
+        for note in evaluation.list_footnotes(document):
             console.print(note, style="dim")
-        write_report(report, output)
+        write_report(output, document, lambda: evaluation.make_page(document))
 
 
 def derive_config(export: Path) -> "AppConfig":

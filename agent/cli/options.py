@@ -10,7 +10,7 @@ from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
@@ -128,33 +128,21 @@ REPORTS = (".json", ".html")
 """Ends of the names of the files that a report can be written to."""
 
 
-class WrittenReport(Protocol):
-    """A report that can be written to a file."""
-
-    def html(self) -> str:
-        """Return it as a page."""
-        ...
-
-    def as_json(self) -> Mapping[str, Any]:
-        """Return it as a document."""
-        ...
-
-
 def require_report(output: Path | None) -> None:
     """Refuse a file that no report can be written to. Raises ValueError."""
     if output is not None and output.suffix not in REPORTS:
         raise ValueError(f"--output {output}: a name that ends with {' or '.join(REPORTS)} was expected")
 
 
-def write_report(report: WrittenReport, output: Path | None) -> None:
-    """Write a report as the name of its file says; None for no file."""
+def write_report(output: Path | None, document: Mapping[str, Any], page: Callable[[], str]) -> None:
+    """Write a document as JSON, or its page, as the name of the file says; None for no file."""
     from armwise.feedback.jsonl import appearing
 
     if output is None:
         return
-    document = report.html() if output.suffix == ".html" else json.dumps(report.as_json(), indent=2)
+    text = page() if output.suffix == ".html" else json.dumps(document, indent=2)
     with appearing(output) as file:
-        file.write(document.encode())
+        file.write(text.encode())
 
 
 SCALARS = (int, float, bool, str, Path)

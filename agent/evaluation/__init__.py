@@ -1,4 +1,4 @@
-"""Evaluate candidates on the log: estimates, reports, the promotion gate."""
+"""Replay a log with other candidates: estimates, documents, the promotion gate."""
 
 from .candidates import (
     CANDIDATE_NAMES,
@@ -7,7 +7,6 @@ from .candidates import (
     EvaluationError,
     spell_out,
 )
-from .evaluate import evaluate_log
 from .gate import (
     FRESH_S,
     EvaluationFailedError,
@@ -18,7 +17,8 @@ from .gate import (
     verdict_on,
 )
 from .job import RETRIES_S, Evaluations, evaluate_apart, evaluate_here
-from .report import Report, colour_candidates
+from .replay_log import replay
+from .report import Document, list_footnotes, make_page, make_table
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
 __all__ = [
@@ -27,20 +27,22 @@ __all__ = [
     "RETRIES_S",
     "CandidateError",
     "CandidateKind",
+    "Document",
     "EvaluationError",
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
     "Moment",
-    "Report",
-    "colour_candidates",
     "evaluate_apart",
     "evaluate_here",
-    "evaluate_log",
+    "list_footnotes",
+    "make_page",
+    "make_table",
     "name_candidate",
     "newest_judgement",
     "read_moment",
     "refuse_untrusted",
+    "replay",
     "run_evaluation",
     "spell_out",
     "verdict",

@@ -1,23 +1,18 @@
-"""The candidates of an evaluation: names, distributions decision by decision, and how they are built.
+"""Candidates of a replay: their names, and how they are built.
 
-    LearnedTarget  a policy that learns as the log is replayed, or a frozen version
-    Recorded       what the policy would have drawn from when another system decided, as logged
-    RouterTarget   the best arm by the scores of a trained router, which are computed again
-
-A learning candidate returns its distribution for a decision before it learns from it (progressive
-validation).
+A `Candidate` decides a logged decision, and may learn from its example. What else may determine its
+distribution is its own business: scores of a router, a budget, the share of a canary, what caches lacked.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from pydantic import ValidationError
 from typing_extensions import override
 
@@ -31,10 +26,11 @@ from armwise.agent.policies import (
     compute_served_distribution,
     sampling,
 )
-from armwise.agent.routers import RouterError, Stage, dataset
+from armwise.agent.routers import RouterError, Stage
 from armwise.agent.spec import lines
 from armwise.agent.turn import load_built_in, weigh_arms
 from armwise.arms.models import ModelNotFoundError, build_embedder
+from armwise.feedback.arrays import Floats
 from armwise.feedback.budget import Budget, Pacer
 from armwise.feedback.events import LABELS, ROUTER, Decision, Example
 from armwise.feedback.log import Store
@@ -212,142 +208,124 @@ class LeftOutError(Exception):
     """A candidate cannot be evaluated on a decision; decisions are counted by the message."""
 
 
+@dataclass(eq=False)
 class Candidate(ABC):
-    """Returns its distribution for one decision after the other, in the order of the log.
+    """What could have decided.
 
     Attributes:
+        name: Name in the request.
         about: Description in a sentence.
-        after: It is evaluated on rows after this position of the training log.
-        reason: Why rows up to there are left out.
         arms: The arms that it can draw.
-        brought: Arms that become live with it; empty if it draws among the live arms.
+        after: Position of the training log up to which it is not evaluated.
+        reason: Why it is not.
+        brought: Arms that become live with it.
+        share: Largest share that it had as a canary so far; 0: it had none.
     """
 
+    name: str
     about: str
-    after: int
-    reason: str
     arms: frozenset[str]
-    brought: frozenset[str]
-
-    def view(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return rows with the contexts as this candidate would have seen them: by default as they are."""
-        return block
-
-    def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Prepare for the next decisions, in batch; by default do nothing."""
-        del decisions
+    _: KW_ONLY
+    after: int = 0
+    reason: str = ""
+    brought: frozenset[str] = frozenset()
+    share: float = 0.0
 
     @abstractmethod
-    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
         """Return its distribution with the floor mixed in, shape (n_arms,).
 
         Args:
             decision: The logged decision.
-            arms: The eligible arms that the candidate can draw, at least one.
+            arms: The eligible arms that it can draw, at least one.
 
         Raises:
             LeftOutError: It cannot be evaluated on this decision.
         """
 
-    def learn(self, example: Example, reward: float | None) -> None:
-        """Learn from a row of the training log; by default do nothing.
+    def learn(self, example: Example, reward: float | None) -> None:  # noqa: B027 - most do not learn
+        """Learn from an example, after deciding it; None: a learner would not learn it."""
 
-        Args:
-            example: Each row in turn, including rows without a reward.
-            reward: Reward of the decision; None: it is not learned from.
-        """
-        del example, reward
+    def see(self, block: Sequence[Example]) -> Sequence[Example]:
+        """Return a block of examples with their contexts as it would have seen them."""
+        return block
 
-    def notes(self) -> Sequence[str]:
-        """Return remarks after the last row, a sentence each; by default none."""
+    def notes(self) -> tuple[str, ...]:
+        """Return remarks after the last example, a sentence each."""
         return ()
 
 
-def note_label(taught: dict[str, float], label: Decision) -> None:
-    """Record when the last label of a question was inserted."""
-    question = label.context.question
-    taught[question] = max(label.decided_at, taught.get(question, -math.inf))
-
-
-def _choose_floor(decision: Decision, explores: sampling.Exploration, n_arms: int) -> float:
-    """Return the floor of a candidate: at least the logged floor, which an alarm may have raised."""
-    return max(explores.among(n_arms), sampling.lower_floor(decision.floor or 0.0, n_arms))
-
-
 @dataclass(eq=False)
-class LearnedTarget(Candidate):
+class PolicyCandidate(Candidate):
     """A policy with the configured floor, or the logged one if that is higher.
 
     A canary has the logged floor, so that it differs from what was served only in its choices.
 
-    Args:
-        policy: The policy in its state before the first row of the log.
-        rule: Gives the rewards that the policy learns; None: it has learned all that it will.
-        taught: When the labels of each learned question were inserted, seconds since the epoch: earlier
-            decisions on the question may be the source of the labels, and are left out. Labels in the
-            training log are added as they are learned.
-        pacer: Computes the price of a budget; None: the logged price of each decision applies.
-        contexts: Returns rows with the scores of the candidate's router.
-        scored: Whether the candidate has a router, whose scores it needs to decide.
-        canary: Number of the version, to evaluate it only on decisions that it took part in; 0: on all.
-
     Attributes:
-        largest_share: Largest share of the canary in the decisions so far; 0: it had none.
+        policy: The policy in its state before the first example.
+        explores: The configured exploration.
+        rule: Gives the rewards that it learns; None: it has learned all that it will.
+        taught: When the last label of each learned question was inserted, seconds since the epoch. Earlier
+            decisions on the question may be the source of the label, and are left out.
+        pacer: Finds the price of a budget; None: the logged price of each decision applies.
+        canary: Number of the version, to evaluate it only on decisions that it took part in; 0: on all.
+        router: Digest of the router whose scores it needs to decide, if any.
+        store: The log that has the scores; None: contexts are read as logged.
     """
 
-    about: str
-    arms: frozenset[str]
     policy: Policy
     explores: sampling.Exploration
-    after: int = 0
-    reason: str = ""
     rule: RewardRule | None = None
     taught: dict[str, float] = field(default_factory=dict)
     pacer: Pacer | None = None
-    contexts: Callable[[Sequence[Example]], Sequence[Example]] = lambda block: block
-    scored: bool = False
-    brought: frozenset[str] = frozenset()
     canary: int = 0
-    largest_share: float = 0.0
+    router: str | None = None
+    store: Store | None = None
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
 
     @override
-    def view(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return the rows with the scores of the candidate's router, if it has one."""
-        return self.contexts(block)
+    def see(self, block: Sequence[Example]) -> Sequence[Example]:
+        if self.store is None:
+            return block
+        return list(router_contexts.with_router(self.store, block, self.router))
 
     @override
-    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the distribution of the policy."""
+    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
         if self.canary and decision.candidate != self.canary:
             raise LeftOutError("the candidate version took no part")
-        if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
+        if self.router and not any(ROUTER in features for features in decision.context.arms.values()):
             raise LeftOutError("its router did not score the decision")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("it may have learned from a label made of the decision")
-        records = dict(decision.steps)
+        records, floor = decision.steps, _choose_floor(decision, self.explores, len(arms))
         if self.pacer is not None:
             costs = dict(zip(arms, self.pacer.costs(arms), strict=True))
-            records["budget"] = {"price": self.pacer.price, "costs": costs}
-        penalty = weigh_arms(records, load_built_in(), arms)
-        floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.explores, len(arms))
+            records = {**records, "budget": {"price": self.pacer.price, "costs": costs}}
         if self.canary:
-            self.largest_share = max(self.largest_share, decision.share)
+            floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
+        penalty = weigh_arms(records, load_built_in(), arms)
         p = compute_served_distribution(self.policy, decision.context, arms, floor, penalty)
-        self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
+        if self.pacer is not None:
+            self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
         return p
 
     @override
     def learn(self, example: Example, reward: float | None) -> None:
-        """Update the policy; one without a rule has learned the rows up to its position already."""
+        is_label = example.decision.policy == LABELS
         learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
-        if learned and reward is not None and example.decision.policy == LABELS:
-            note_label(self.taught, example.decision)
-        if learned and self.rule is not None and reward is not None:
-            teach(self.policy, self.rule, example, reward)
-        if self.pacer is not None and example.decision.policy != LABELS:
+        if learned and reward is not None:
+            if is_label:
+                self.note_label(example.decision)
+            if self.rule is not None:
+                teach(self.policy, self.rule, example, reward)
+        if self.pacer is not None and not is_label:
             self._pay(self.pacer, example)
+
+    def note_label(self, label: Decision) -> None:
+        """Record when a label that it has learned was inserted."""
+        question = label.context.question
+        self.taught[question] = max(label.decided_at, self.taught.get(question, -math.inf))
 
     def _pay(self, pacer: Pacer, example: Example) -> None:
         """Charge the expected cost of the candidate: the mean costs of arms, weighed by its distribution."""
@@ -359,8 +337,7 @@ class LearnedTarget(Candidate):
         pacer.note(example.decision.drawn, spent, paid)
 
     @override
-    def notes(self) -> Sequence[str]:
-        """Return its estimated spending under a budget."""
+    def notes(self) -> tuple[str, ...]:
         if self.pacer is None or not self._paid:
             return ()
         budget, mean = self.pacer.budget, math.fsum(self._paid) / len(self._paid)
@@ -370,19 +347,11 @@ class LearnedTarget(Candidate):
         )
 
 
-@dataclass(eq=False)
 class Recorded(Candidate):
     """What the policy would have drawn from when another system decided or took part."""
 
-    arms: frozenset[str]
-    about: str = "What the policy would have drawn from when another system decided, as logged then."
-    after: int = 0
-    reason: str = ""
-    brought: frozenset[str] = frozenset()
-
     @override
-    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the logged distribution over the eligible arms."""
+    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
         if not decision.shadow:
             raise LeftOutError("no shadow on record")
         if len(arms) != len(decision.arms):
@@ -390,56 +359,55 @@ class Recorded(Candidate):
         return np.array(decision.shadow)
 
 
-class RouterTarget(Candidate):
+class RouterCandidate(Candidate):
     """The arm with the best score of a router that reads the question; ties are split evenly.
 
     Questions that the router was trained on get its out-of-fold scores; see
     `armwise.agent.routers.out_of_fold`.
 
-    Args:
-        folder: Folder of the trained router.
-        config: Configuration of the service in which it would run.
-        arms: The live arms.
-
     Raises:
         CandidateError: The router cannot be read, does not fit, or reads passages.
     """
 
-    after, reason, brought = 0, "", frozenset[str]()
-
-    def __init__(self, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
+    def __init__(self, name: str, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
         try:
             stored = StoredTrained.read(folder)
             trained = stored.trained
             trained.check(config.backbones, arms)
             self._embedder = build_embedder(config.backbones[trained.about.backbone])
         except (RouterError, ModelNotFoundError) as error:
-            raise CandidateError(f"candidate 'router:{folder}': {error}") from None
+            raise CandidateError(f"candidate {name!r}: {error}") from None
         if trained.router.stage is not Stage.QUESTION:
             raise CandidateError(
-                f"candidate 'router:{folder}' needs the passages of every arm, but the log keeps those that "
-                "one arm found. If it advised the service, the log has its scores: evaluate policy:{kind: "
-                "routed, params: {epsilon: 0}} instead"
+                f"candidate {name!r} needs the passages of every arm, but the log keeps those that one arm "
+                "found. If it advised the service, the log has its scores: evaluate policy:{kind: routed, "
+                "params: {epsilon: 0}} instead"
             )
-        self._stored, self._known = stored, trained.about.arms
-        self._explores = config.explores
-        self._scores: dict[str, dataset.Floats] = {}
-        self.arms = frozenset(arms) & frozenset(self._known)
-        self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
+        about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
+        super().__init__(name, about, frozenset(arms) & frozenset(trained.about.arms))
+        self._stored, self._known, self._explores = stored, trained.about.arms, config.explores
+        self._block: Sequence[Example] = ()
+        self._scores: dict[str, Floats] = {}
 
     @override
-    def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Score the questions in one batch."""
-        texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
-        self._scores = dict(zip(texts, self._stored.scores(texts, self._embedder), strict=True))
+    def see(self, block: Sequence[Example]) -> Sequence[Example]:
+        self._block, self._scores = block, {}
+        return block
 
     @override
-    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Put all but the floor on the best arms."""
+    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
+        if not self._scores:  # in one batch, if any of it is decided
+            texts = tuple(dict.fromkeys(example.decision.context.question for example in self._block))
+            self._scores = dict(zip(texts, self._stored.scores(texts, self._embedder), strict=True))
         scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
         if np.isnan(scores).any():
             raise LeftOutError("the router was trained on the question")
         return sampling.mix_floor(sampling.greedy(scores), _choose_floor(decision, self._explores, len(arms)))
+
+
+def _choose_floor(decision: Decision, explores: sampling.Exploration, n_arms: int) -> float:
+    """Return the floor of a candidate: at least the logged floor, which an alarm may have raised."""
+    return max(explores.among(n_arms), sampling.lower_floor(decision.floor or 0.0, n_arms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +417,7 @@ class CandidateService:
     Attributes:
         config: Configuration of the service.
         rule: Rewards for candidates that learn.
-        store: The log; None: an export is evaluated.
+        store: The log; None: an export is replayed.
         arms: The live arms.
         budget: Budget of candidates that decide by a policy; None: the logged prices apply.
     """
@@ -484,12 +452,12 @@ class CandidateService:
         return self.store, version
 
 
-def build_candidate(named: CandidateName, setting: CandidateService) -> Candidate:
-    """Build a candidate in its state before the first row of the log.
+def build_candidate(named: CandidateName, service: CandidateService) -> Candidate:
+    """Build a candidate in its state before the first example.
 
     Args:
         named: A candidate that reads contexts.
-        setting: The service in which it would run.
+        service: The service in which it would run.
 
     Raises:
         CandidateError: It cannot be built; the message says why.
@@ -497,118 +465,96 @@ def build_candidate(named: CandidateName, setting: CandidateService) -> Candidat
     try:
         match named.kind:
             case CandidateKind.SHADOW:
-                return Recorded(frozenset(setting.arms))
+                about = "What the policy would have drawn from when another system decided, as logged then."
+                return Recorded(named.name, about, frozenset(service.arms))
             case CandidateKind.ROUTER:
-                return RouterTarget(Path(named.argument), setting.config, setting.arms)
+                return RouterCandidate(named.name, Path(named.argument), service.config, service.arms)
             case CandidateKind.VERSION | CandidateKind.CANARY:
-                candidate = _version(named, setting)
+                candidate = _version(named, service)
             case CandidateKind.RECIPE:
-                candidate = _recipe(named, setting)
+                candidate = _recipe(named, service)
             case CandidateKind.POLICY if named.policy is not None:
-                recipe = Recipe(named.policy, setting.rule)
-                candidate = _progressive(f"The policy {named.policy.kind}", recipe, setting)
-                candidate.contexts = lambda block: block  # with the scores of the router that served
-            case CandidateKind.CONFIGURED:
-                recipe = replace(Recipe.from_config(setting.config), reward=setting.rule)
-                candidate = _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
+                candidate = _learner(named.name, "The policy", Recipe(named.policy, service.rule), service)
+                candidate.store = None  # it reads the scores of the router that served
             case _:
-                raise CandidateError(f"candidate {named.name!r} does not use the context")
+                recipe = replace(Recipe.from_config(service.config), reward=service.rule)
+                candidate = _learner(named.name, "The configured policy,", recipe, service)
     except PolicyError as error:
         raise CandidateError(f"candidate {named.name!r}: {error}") from None
-    if setting.budget is not None:
-        candidate.pacer = Pacer(setting.budget)
+    candidate.pacer = None if service.budget is None else Pacer(service.budget)
     return candidate
 
 
-def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> LearnedTarget:
+def _learner(name: str, what: str, recipe: Recipe, service: CandidateService) -> PolicyCandidate:
     """Build a policy that learns as the log is replayed. Raises PolicyError."""
-    policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
-    labels = _labels(setting, start, recipe.router)
-    train_on(policy, setting.rule, labels)
-    return _with_router(
-        LearnedTarget(
-            f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
-            frozenset(setting.arms),
-            policy,
-            setting.config.explores,
-            start.after,
-            "before its training log begins" if start.after else "",
-            setting.rule,
-            taught=_find_label_times(labels),
-        ),
-        recipe.router,
-        recipe.arms,
-        setting,
+    policy, start = recipe.build(service.arms), recipe.start or StartingPoint()
+    labels = _labels(service, start, recipe.router)
+    train_on(policy, service.rule, labels)
+    candidate = PolicyCandidate(
+        name,
+        f"{what} {recipe.policy.kind}, learned from the log as it is replayed: asked about each decision, "
+        "then taught.",
+        frozenset(service.arms if recipe.arms is None else recipe.arms),
+        policy,
+        service.config.explores,
+        service.rule,
+        router=recipe.router,
+        store=service.store,
+        after=start.after,
+        reason="before its training log begins" if start.after else "",
+        brought=frozenset(recipe.arms or ()),
     )
-
-
-def _with_router(
-    candidate: LearnedTarget, router: str | None, arms: Collection[str] | None, setting: CandidateService
-) -> LearnedTarget:
-    """Return a candidate that reads the scores of its router, and draws among the arms that it brings."""
-    store = setting.store
-    if store is not None:
-        candidate.contexts = lambda block: list(router_contexts.with_router(store, block, router))
-    candidate.scored = router is not None
-    if arms is not None:
-        candidate.brought = frozenset(arms)
-        candidate.arms = candidate.brought
+    for example in labels:
+        candidate.note_label(example.decision)
     return candidate
 
 
-def _labels(
-    setting: CandidateService, start: StartingPoint | None, router: str | None = None
-) -> list[Example]:
-    """Return the labels of a starting point."""
-    if start is None:
-        return []
-    if not start.runs:
-        return []
-    assert setting.store is not None  # a start belongs to a version, which is in the log
-    return list(examples.read_labels(setting.store, setting.rule, start, router))
-
-
-def _find_label_times(labels: Iterable[Example]) -> dict[str, float]:
-    """Return when the last label of each question was inserted."""
-    taught: dict[str, float] = {}
-    for example in labels:
-        note_label(taught, example.decision)
-    return taught
-
-
-def _recipe(named: CandidateName, setting: CandidateService) -> LearnedTarget:
-    _, version = setting.version(named)
+def _recipe(named: CandidateName, service: CandidateService) -> PolicyCandidate:
+    _, version = service.version(named)
     start = StartingPoint.from_document(version.start)
-    recipe = Recipe(read_spec(version), setting.rule, start, version.router, version.arms)
     if start is not None and start.after:
-        _same_positions(version, setting)
-    return _progressive(f"The recipe of version {version.version}, {recipe.policy.kind}", recipe, setting)
+        _require_join(version, service)
+    recipe = Recipe(read_spec(version), service.rule, start, version.router, version.arms)
+    return _learner(named.name, f"The recipe of version {version.version},", recipe, service)
 
 
-def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
-    store, version = setting.version(named)
-    _same_positions(version, setting)
+def _version(named: CandidateName, service: CandidateService) -> PolicyCandidate:
+    store, version = service.version(named)
+    _require_join(version, service)
     policy = restore_policy(
-        store, version, setting.config.reward, arm_sets.list_defined(store) or list(setting.arms)
+        store, version, service.config.reward, arm_sets.list_defined(store) or list(service.arms)
     )
-    labels = _labels(setting, StartingPoint.from_document(version.start), version.router)
-    candidate = LearnedTarget(
+    is_canary = named.kind is CandidateKind.CANARY
+    candidate = PolicyCandidate(
+        named.name,
         f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples"
-        + (", where it took part as a canary." if named.kind is CandidateKind.CANARY else "."),
-        frozenset(setting.arms),
+        + (", where it took part as a canary." if is_canary else "."),
+        frozenset(service.arms if version.arms is None else version.arms),
         policy,
-        setting.config.explores,
-        version.examples_seq,
-        f"learned by version {version.version}",
-        taught=_find_label_times(labels),
-        canary=version.version if named.kind is CandidateKind.CANARY else 0,
+        service.config.explores,
+        canary=version.version if is_canary else 0,
+        router=version.router,
+        store=store,
+        after=version.examples_seq,
+        reason=f"learned by version {version.version}",
+        brought=frozenset(version.arms or ()),
     )
-    return _with_router(candidate, version.router, version.arms, setting)
+    for example in _labels(service, StartingPoint.from_document(version.start), version.router):
+        candidate.note_label(example.decision)
+    return candidate
 
 
-def _same_positions(version: Version, setting: CandidateService) -> None:
+def _labels(service: CandidateService, start: StartingPoint | None, router: str | None) -> list[Example]:
+    """Return the labels that a starting point names."""
+    if start is None or not start.runs:
+        return []
+    assert service.store is not None  # a start belongs to a version, which is in the log
+    return list(examples.read_labels(service.store, service.rule, start, router))
+
+
+def _require_join(version: Version, service: CandidateService) -> None:
     """Check that a version counts rows of this training log. Raises PolicyError."""
-    if version.join != setting.rule.join:
+    if version.join != service.rule.join:
         raise PolicyError(
             f"version {version.version} learned from feedback that was joined in another way than the "
             "configuration says, so its rows are unknown here: configure the aggregation, "

@@ -29,7 +29,8 @@ from pydantic import ValidationError
 from armwise.agent.background import Work, retry
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import EvaluationError
-from armwise.agent.evaluation.evaluate import evaluate_log
+from armwise.agent.evaluation.replay_log import replay
+from armwise.agent.evaluation.report import make_page
 from armwise.agent.evaluation.request import EvaluationRequest, refuse_untrusted
 from armwise.agent.jobs import (
     BEAT_S,
@@ -192,12 +193,12 @@ def evaluate_here(
     with closing(Store(config.database_url, config.reward.join)) as store:
         try:
             refuse_untrusted(parsed_request, config, store)
-            report = evaluate_log(
+            document = replay(
                 config, parsed_request, LogSource(store, config.reward), store, _shares(on_progress)
             )
         except EvaluationError as error:
             raise JobFailedError(str(error)) from None
-    return evaluations.StoredResult(report.as_json(), report.html())
+    return evaluations.StoredResult(dict(document), make_page(document))
 
 
 def _shares(on_progress: ProgressCallback) -> Progress:

@@ -1,71 +1,57 @@
-"""The report of an evaluation: results as JSON, a table for the terminal, and a page with plots."""
+"""The document of a replay, and what is made of it: a table for the terminal, and a page with plots.
 
-from collections.abc import Iterator, Mapping
+The document is plain JSON: `armwise replay -o replay.json` writes it, and
+`GET /v1/evaluations/{number}` returns it as `result`. Unknown numbers are null.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import accumulate, cycle, zip_longest
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypedDict
 from zlib import crc32
 
-from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from armwise.agent.configuration_file import CONFIG
 from armwise.agent.evaluation.candidates import BASELINE, CandidateKind
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.reporting import COLOURS, GREY, GRID, INK, PALETTE, format_counts, write_further
+from armwise.agent.reporting import (
+    COLOURS,
+    GREY,
+    GRID,
+    INK,
+    PALETTE,
+    draw_svg,
+    fill_template,
+    format_counts,
+    moment,
+    write_further,
+)
 from armwise.feedback.ope import ESTIMATORS, intervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-import json
-import shlex
-
-from armwise.agent.configuration_file import CONFIG
-from armwise.agent.reporting import draw_svg, fill_template, moment
 
 
-class ReportSection(BaseModel):
-    """A part of a report; unknown numbers are None rather than NaN, so that it is valid JSON."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Interval(ReportSection):
-    """An estimate with its 95 % interval.
-
-    Attributes:
-        value: The estimate.
-        low: Lower end.
-        high: Upper end.
-        kind: Kind of the interval.
-    """
+class Interval(TypedDict):
+    """An estimate with its 95 % interval, and the kind of the interval."""
 
     value: float
     low: float
     high: float
     kind: str
 
-    @property
-    def ends(self) -> str:
-        """Both ends."""
-        return f"[{self.low:+.3f}, {self.high:+.3f}]"
 
-    def __str__(self) -> str:
-        """Return it in short form.
-
-        >>> str(Interval(value=0.25, low=-0.5, high=1.0, kind="normal"))
-        '+0.250 [-0.500, +1.000]'
-        """
-        return f"{self.value:+.3f} {self.ends}"
-
-
-class Estimated(ReportSection):
+class Estimated(TypedDict):
     """The result of one estimator for one candidate.
 
     Attributes:
         estimator: Name of the estimator.
-        value: Mean reward of a decision, if it can be estimated.
+        value: Mean reward of a decision; None: it cannot be estimated.
         difference: Difference to the baseline on the same rows; None for the baseline itself.
         effective_n: Kish's effective sample size.
         note: Why the estimate is missing, or its interval is of another kind.
@@ -73,31 +59,14 @@ class Estimated(ReportSection):
     """
 
     estimator: str
-    value: Interval | None = None
-    difference: Interval | None = None
-    effective_n: float = 0.0
-    note: str = ""
-    covers: bool = Field(default_factory=lambda given: covers(given["estimator"]))
-
-    def format_interval(self, interval: Interval | None) -> str:
-        """Return one of its intervals as text, marked if it omits a bias.
-
-        >>> Estimated(estimator="dm").format_interval(Interval(value=0.25, low=0.2, high=0.3, kind="normal"))
-        '+0.250 [+0.200, +0.300] biased'
-        """
-        return "" if interval is None else f"{interval}{'' if self.covers else ' biased'}"
+    value: Interval | None
+    difference: Interval | None
+    effective_n: float
+    note: str
+    covers: bool
 
 
-def covers(estimator: str) -> bool:
-    """Return whether the intervals of an estimator hold the truth as often as they state.
-
-    >>> covers("dr"), covers("dm")
-    (True, False)
-    """
-    return estimator in ESTIMATORS and ESTIMATORS[estimator].covers
-
-
-class ArmWeights(ReportSection):
+class ArmWeights(TypedDict):
     """The weights of the rows that drew one arm.
 
     Attributes:
@@ -117,7 +86,7 @@ class ArmWeights(ReportSection):
     largest: float
 
 
-class Weights(ReportSection):
+class Weights(TypedDict):
     """The importance weights of a candidate.
 
     Attributes:
@@ -133,19 +102,12 @@ class Weights(ReportSection):
     largest: float
     mean: float
     mean_error: float | None
-    arms: tuple[ArmWeights, ...]
-    warnings: tuple[str, ...] = ()
+    arms: list[ArmWeights]
+    warnings: list[str]
 
 
-class Stretch(ReportSection):
-    """The value on consecutive rows.
-
-    Attributes:
-        since: Time of the first decision, seconds since the epoch.
-        until: Time of the last decision.
-        rows: Number of rows.
-        value: Self-normalised value of the candidate; None if all weights are 0.
-    """
+class Stretch(TypedDict):
+    """The self-normalised value on consecutive rows, from a time to another; None: all weights are 0."""
 
     since: float
     until: float
@@ -153,7 +115,7 @@ class Stretch(ReportSection):
     value: float | None
 
 
-class CandidateResult(ReportSection):
+class CandidateResult(TypedDict):
     """The results of one candidate.
 
     Attributes:
@@ -172,54 +134,68 @@ class CandidateResult(ReportSection):
     name: str
     about: str
     rows: int
-    excluded: dict[str, int] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    estimates: tuple[Estimated, ...] = ()
-    weights: Weights | None = None
-    shares: dict[str, float] = Field(default_factory=dict)
-    over_time: tuple[Stretch, ...] = ()
-    verdict: dict[str, Any] | None = None
-
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks on the candidate; a sentence each."""
-        excluded = [f"Not judged by: {format_counts(self.excluded)}."] if self.excluded else []
-        noted: dict[str, list[str]] = {}
-        for estimate in self.estimates:
-            if estimate.note and estimate.value is not None:
-                noted.setdefault(estimate.note, []).append(estimate.estimator)
-        noted_lines = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
-        warnings = self.weights.warnings if self.weights is not None else ()
-        verdict = [f"The gate says {write_verdict(self.verdict)}"] if self.verdict is not None else []
-        return [self.about, *self.notes, *excluded, *noted_lines, *warnings, *verdict]
-
-    @property
-    def headline(self) -> Estimated | None:
-        """The estimate that represents the candidate, if one has a value.
-
-        Estimates whose intervals cover are preferred, then those with intervals of the requested kind, then
-        estimators of the lowest rank.
-        """
-        estimates = [estimate for estimate in self.estimates if estimate.value is not None]
-        rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
-        return min(
-            estimates,
-            key=lambda estimate: (
-                not estimate.covers,
-                estimate.note != "",
-                rank.get(estimate.estimator, len(rank)),
-            ),
-            default=None,
-        )
+    excluded: dict[str, int]
+    notes: list[str]
+    estimates: list[Estimated]
+    weights: Weights | None
+    shares: dict[str, float]
+    over_time: list[Stretch]
+    verdict: dict[str, Any] | None
 
 
-def write_verdict(verdict: Mapping[str, Any]) -> str:
-    """Return a verdict as a line.
+class Document(TypedDict):
+    """The results of candidates, compared with the baseline.
 
-    >>> write_verdict({"verdict": "hold", "reasons": ["Too few rows.", "An arm was never drawn."]})
-    'hold. Too few rows. An arm was never drawn.'
+    Attributes:
+        request: The request.
+        source: The log or the export that was read.
+        made_at: When the document was made, seconds since the epoch.
+        config: File of the configuration; empty if unknown.
+        armwise: Version of the program.
+        reward: The reward rule.
+        floor: Exploration floor of the candidates that a service would serve.
+        rows: Number of selected, usable and settled decisions.
+        questions: Number of different questions among them.
+        first_at: Time of the first of these decisions, seconds since the epoch.
+        last_at: Time of the last one.
+        positions: Positions of the first and last row in the training log.
+        digest: Digest of the rows' positions, draws, propensities and rewards.
+        excluded: Number of decisions that were left out, by reason, most frequent first.
+        earned: Mean reward of the decisions.
+        drawn: How often each arm was drawn, summing to 1.
+        arm_colours: Number of each arm's colour, as on the pages of the console.
+        candidates: The results in the order of the request, the baseline first.
+        assumptions: Assumptions of the estimates; a sentence each.
     """
-    return " ".join([f"{verdict['verdict']}.", *map(str, verdict["reasons"])])
+
+    request: dict[str, Any]
+    source: str
+    made_at: float
+    config: str
+    armwise: str
+    reward: dict[str, Any]
+    floor: float
+    rows: int
+    questions: int
+    first_at: float
+    last_at: float
+    positions: list[int]
+    digest: str
+    excluded: dict[str, int]
+    earned: float
+    drawn: dict[str, float]
+    arm_colours: dict[str, int]
+    candidates: list[CandidateResult]
+    assumptions: list[str]
+
+
+def covers(estimator: str) -> bool:
+    """Return whether the intervals of an estimator hold the truth as often as they state.
+
+    >>> covers("dr"), covers("dm")
+    (True, False)
+    """
+    return estimator in ESTIMATORS and ESTIMATORS[estimator].covers
 
 
 NO_ROW = "no decision to be judged by"
@@ -241,121 +217,113 @@ BIASED_ALONE = (
 """The same where the log permits no other estimator."""
 
 
-class Report(ReportSection):
-    """The results of candidates, compared with the baseline.
+def find_headline(candidate: CandidateResult) -> Estimated | None:
+    """Return the estimate that represents a candidate, if one has a value.
 
-    Attributes:
-        request: The request.
-        source: The log or the export that was read.
-        made_at: When the report was made, seconds since the epoch.
-        config: File of the configuration; empty if unknown.
-        armwise: Version of the program.
-        reward: The reward rule.
-        floor: Exploration floor of the candidates that a service would serve.
-        rows: Number of selected, usable and settled decisions.
-        questions: Number of different questions among them.
-        first_at: Time of the first of these decisions, seconds since the epoch.
-        last_at: Time of the last one.
-        positions: Positions of the first and last row in the training log.
-        digest: Digest of the rows' positions, draws, propensities and rewards.
-        excluded: Number of decisions that were left out, by reason, most frequent first.
-        earned: Mean reward of the decisions, if any is settled.
-        drawn: How often each arm was drawn, summing to 1.
-        arm_colours: Number of each arm's colour, as on the pages of the console.
-        candidates: The results in the order of the request, the baseline first.
-        assumptions: Assumptions of the estimates; a sentence each.
+    Estimates whose intervals cover are preferred, then those with intervals of the requested kind, then
+    estimators of the lowest rank.
     """
+    rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
+    return min(
+        (estimate for estimate in candidate["estimates"] if estimate["value"] is not None),
+        key=lambda estimate: (
+            not estimate["covers"],
+            estimate["note"] != "",
+            rank.get(estimate["estimator"], len(rank)),
+        ),
+        default=None,
+    )
 
-    request: EvaluationRequest
-    source: str
-    made_at: float
-    armwise: str
-    config: str = ""
-    reward: dict[str, Any]
-    floor: float
-    rows: int
-    questions: int
-    first_at: float
-    last_at: float
-    positions: tuple[int, int]
-    digest: str
-    excluded: dict[str, int]
-    earned: float | None
-    drawn: dict[str, float]
-    arm_colours: dict[str, int] = Field(default_factory=dict)
-    candidates: tuple[CandidateResult, ...]
-    assumptions: tuple[str, ...]
 
-    @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Self:
-        """Parse a document that `as_json` returned. Raises ValidationError."""
-        return cls.model_validate(document)
+def list_remarks(candidate: CandidateResult) -> list[str]:
+    """Return remarks on a candidate; a sentence each."""
+    excluded = [f"Not judged by: {format_counts(candidate['excluded'])}."] if candidate["excluded"] else []
+    noted: dict[str, list[str]] = {}
+    for estimate in candidate["estimates"]:
+        if estimate["note"] and estimate["value"] is not None:
+            noted.setdefault(estimate["note"], []).append(estimate["estimator"])
+    notes = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
+    warnings = candidate["weights"]["warnings"] if candidate["weights"] is not None else []
+    verdict = candidate["verdict"]
+    says = (
+        [] if verdict is None else [" ".join([f"The gate says {verdict['verdict']}.", *verdict["reasons"]])]
+    )
+    return [candidate["about"], *candidate["notes"], *excluded, *notes, *warnings, *says]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as a document; `read` restores an equal report from it."""
-        return self.model_dump(mode="json")
 
-    def html(self) -> str:
-        """Return the report as a self-contained page."""
-        return page(self)
+def list_uncovered(document: Document) -> list[str]:
+    """Return the estimators whose intervals do not cover."""
+    every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
+    return list(dict.fromkeys(estimate["estimator"] for estimate in every if not estimate["covers"]))
 
-    def table(self) -> Table:
-        """Return the estimates as a table: a row for each estimator of each candidate.
 
-        In a narrow terminal the widest cells are folded first, so that names stay complete.
-        """
-        earned = "" if self.earned is None else f" (earned: {self.earned:+.4f})"
-        title = f"value of a policy on {self.rows:,} logged decisions{earned}"
-        table = Table(
-            title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0
-        )
-        table.add_column("candidate", overflow="fold")
-        table.add_column("estimator", overflow="fold")
-        for column in ("value, 95 % interval", f"over {self.request.baseline}"):
-            table.add_column(Text(column), justify="right", overflow="fold")
-        table.add_column("eff. n", justify="right", no_wrap=True)
-        for candidate in self.candidates:
-            for row in zip_longest(*_cells(candidate), fillvalue=""):
-                table.add_row(*map(Text, row))
-            table.add_section()
-        return table
+def explain_bias(document: Document) -> str:
+    """Return what an interval marked as biased means for this log."""
+    every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
+    return BIASED_ALONE if any(DIRECT_ALONE in estimate["note"] for estimate in every) else BIASED
 
-    def footnotes(self) -> list[str]:
-        """Return a line for each candidate, the excluded decisions, and the assumptions."""
-        return [
-            *(f"{candidate.name}: {' '.join(candidate.remarks)}" for candidate in self.candidates),
-            f"Left out: {format_counts(self.excluded) or 'none'}.",
-            *self.assumptions,
-            *([f"{', '.join(self.uncovered)}: {self.bias}"] if self.uncovered else []),
-        ]
 
-    @property
-    def bias(self) -> str:
-        """What an interval marked as biased means for this log."""
-        alone = any(
-            DIRECT_ALONE in estimate.note for candidate in self.candidates for estimate in candidate.estimates
-        )
-        return BIASED_ALONE if alone else BIASED
+def list_footnotes(document: Document) -> list[str]:
+    """Return a line for each candidate, the excluded decisions, and the assumptions."""
+    uncovered = ", ".join(list_uncovered(document))
+    return [
+        *(f"{each['name']}: {' '.join(list_remarks(each))}" for each in document["candidates"]),
+        f"Left out: {format_counts(document['excluded']) or 'none'}.",
+        *document["assumptions"],
+        *([f"{uncovered}: {explain_bias(document)}"] if uncovered else []),
+    ]
 
-    @property
-    def uncovered(self) -> list[str]:
-        """The estimators whose intervals do not cover."""
-        every = [estimate for candidate in self.candidates for estimate in candidate.estimates]
-        return list(dict.fromkeys(estimate.estimator for estimate in every if not estimate.covers))
+
+def make_table(document: Document) -> Table:
+    """Return the estimates as a table: a row for each estimator of each candidate.
+
+    In a narrow terminal the widest cells are folded first, so that names stay complete.
+    """
+    title = f"value of a policy on {document['rows']:,} logged decisions (earned: {document['earned']:+.4f})"
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("candidate", overflow="fold")
+    table.add_column("estimator", overflow="fold")
+    for column in ("value, 95 % interval", f"over {document['request']['baseline']}"):
+        table.add_column(Text(column), justify="right", overflow="fold")
+    table.add_column("eff. n", justify="right", no_wrap=True)
+    for candidate in document["candidates"]:
+        for row in zip_longest(*_cells(candidate), fillvalue=""):
+            table.add_row(*map(Text, row))
+        table.add_section()
+    return table
 
 
 def _cells(candidate: CandidateResult) -> Iterator[list[str]]:
     """Yield the cells of a candidate's columns, from the top."""
-    doubted = candidate.weights is not None and bool(candidate.weights.warnings)
-    verdict = [] if candidate.verdict is None else [str(candidate.verdict["verdict"])]
-    yield [candidate.name, *verdict, *(["doubtful weights"] if doubted else [])]
-    yield [estimate.estimator for estimate in candidate.estimates]
+    weights, verdict, estimates = candidate["weights"], candidate["verdict"], candidate["estimates"]
+    doubted = ["doubtful weights"] if weights is not None and weights["warnings"] else []
+    yield [candidate["name"], *([] if verdict is None else [verdict["verdict"]]), *doubted]
+    yield [estimate["estimator"] for estimate in estimates]
     yield [
-        estimate.note if estimate.value is None else estimate.format_interval(estimate.value)
-        for estimate in candidate.estimates
+        estimate["note"] if estimate["value"] is None else _write_interval(estimate["value"], estimate)
+        for estimate in estimates
     ] or [NO_ROW]
-    yield [estimate.format_interval(estimate.difference) for estimate in candidate.estimates]
-    yield [f"{estimate.effective_n:,.0f}" for estimate in candidate.estimates]
+    yield [_write_interval(estimate["difference"], estimate) for estimate in estimates]
+    yield [f"{estimate['effective_n']:,.0f}" for estimate in estimates]
+
+
+def _write_interval(interval: Interval | None, estimate: Estimated) -> str:
+    """Return an interval as text, marked if it omits a bias; empty for None."""
+    if interval is None:
+        return ""
+    return f"{interval['value']:+.3f} {write_ends(interval)}{'' if estimate['covers'] else ' biased'}"
+
+
+def write_ends(interval: Interval) -> str:
+    """Return both ends of an interval.
+
+    >>> write_ends({"value": 0.25, "low": -0.5, "high": 1.0, "kind": "normal"})
+    '[-0.500, +1.000]'
+    """
+    return f"[{interval['low']:+.3f}, {interval['high']:+.3f}]"
+
+
+# -- the page ----------------------------------------------------------------------------------------
 
 
 MOST_LINES = 8
@@ -373,13 +341,13 @@ def short(name: str, most: int = 30) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def colour_arms(report: Report) -> dict[str, str]:
+def colour_arms(report: Document) -> dict[str, str]:
     """Return the colour of each arm: that of the console."""
-    usual = {arm: number for number, arm in enumerate(report.drawn)}
-    return {arm: PALETTE[number % len(PALETTE)] for arm, number in (usual | report.arm_colours).items()}
+    usual = {arm: number for number, arm in enumerate(report["drawn"])}
+    return {arm: PALETTE[number % len(PALETTE)] for arm, number in (usual | report["arm_colours"]).items()}
 
 
-def colour_candidates(report: Report) -> dict[str, str]:
+def colour_candidates(report: Document) -> dict[str, str]:
     """Return the colour of each candidate: that of its arm, of what was served, or one that no arm has.
 
     The name decides which of the colours that no arm has, so that another report has the same one, unless
@@ -387,41 +355,44 @@ def colour_candidates(report: Report) -> dict[str, str]:
     """
     arms = colour_arms(report)
     found = {BASELINE: INK, "uniform": GREY} | {f"{CandidateKind.FIXED}:{arm}": arms[arm] for arm in arms}
-    for candidate in report.candidates:
-        if candidate.name not in found:
+    for candidate in report["candidates"]:
+        if candidate["name"] not in found:
             coloured = PALETTE[:-1]  # its last is nearly grey
-            begin = crc32(candidate.name.encode()) % len(coloured)
+            begin = crc32(candidate["name"].encode()) % len(coloured)
             order = (*coloured[begin:], *coloured[:begin])
             free = [colour for colour in order if colour not in found.values()]
-            found[candidate.name] = (free or order)[0]
-    return {candidate.name: found[candidate.name] for candidate in report.candidates}
+            found[candidate["name"]] = (free or order)[0]
+    return {candidate["name"]: found[candidate["name"]] for candidate in report["candidates"]}
 
 
 MARKERS = "osD^vP*X"
 """Shapes of points: of estimators, and of candidates in plots along the log, beside their colours."""
 
 
-def values(report: Report) -> "Figure":
+def values(report: Document) -> "Figure":
     """Draw the value of each candidate by each estimator, and the difference to the baseline."""
-    shown = [candidate for candidate in report.candidates if candidate.headline is not None]
-    names = list(dict.fromkeys(estimate.estimator for candidate in shown for estimate in candidate.estimates))
-    figure = _figure(0.7 + sum(0.24 + 0.13 * len(candidate.estimates) for candidate in shown))
+    shown = [candidate for candidate in report["candidates"] if find_headline(candidate) is not None]
+    names = list(
+        dict.fromkeys(estimate["estimator"] for candidate in shown for estimate in candidate["estimates"])
+    )
+    figure = _figure(0.7 + sum(0.24 + 0.13 * len(candidate["estimates"]) for candidate in shown))
     value, difference = figure.subplots(1, 2, sharey=True)
     markers, colours = dict(zip(names, cycle(MARKERS))), colour_candidates(report)
     step = 0.7 / max(1, len(names))
     for place, candidate in enumerate(shown):
-        for number, estimate in enumerate(candidate.estimates):
-            at = place + (number - (len(candidate.estimates) - 1) / 2) * step
-            style = "-" if estimate.covers else ":"
-            look = colours[candidate.name], style, markers[estimate.estimator]
-            _interval(value, at, estimate.value, *look, estimate.estimator)
-            _interval(difference, at, estimate.difference, *look)
-    if report.earned is not None:
-        value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+        for number, estimate in enumerate(candidate["estimates"]):
+            at = place + (number - (len(candidate["estimates"]) - 1) / 2) * step
+            style = "-" if estimate["covers"] else ":"
+            look = colours[candidate["name"]], style, markers[estimate["estimator"]]
+            _interval(value, at, estimate["value"], *look, estimate["estimator"])
+            _interval(difference, at, estimate["difference"], *look)
+    value.axvline(report["earned"], color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
-    difference.set_title(f"Gain over {short(report.request.baseline)}", loc="left", fontsize=10, color=INK)
-    value.set_yticks(range(len(shown)), [short(candidate.name) for candidate in shown])
+    difference.set_title(
+        f"Gain over {short(report['request']['baseline'])}", loc="left", fontsize=10, color=INK
+    )
+    value.set_yticks(range(len(shown)), [short(candidate["name"]) for candidate in shown])
     value.set_ylim(len(shown) - 0.5, -0.5)
     for axes in (value, difference):
         _plain(axes, "x")
@@ -441,21 +412,21 @@ def values(report: Report) -> "Figure":
     return figure
 
 
-def over_time(report: Report) -> "Figure":
+def over_time(report: Document) -> "Figure":
     """Draw the value of the candidates along the log."""
     figure = _figure(3.6)
     axes: Any = figure.subplots()
-    dated = report.last_at > report.first_at
+    dated = report["last_at"] > report["first_at"]
     colours = colour_candidates(report)
     for number, candidate in enumerate(_foremost(report, MOST_LINES)):
-        ends = accumulate(stretch.rows for stretch in candidate.over_time)
+        ends = accumulate(stretch["rows"] for stretch in candidate["over_time"])
         points = [
             (
-                datetime.fromtimestamp((stretch.since + stretch.until) / 2, UTC) if dated else end,
-                stretch.value,
+                datetime.fromtimestamp((stretch["since"] + stretch["until"]) / 2, UTC) if dated else end,
+                stretch["value"],
             )
-            for end, stretch in zip(ends, candidate.over_time, strict=True)
-            if stretch.value is not None
+            for end, stretch in zip(ends, candidate["over_time"], strict=True)
+            if stretch["value"] is not None
         ]
         along, mean_rewards = zip(*points, strict=True) if points else ((), ())
         axes.plot(
@@ -464,8 +435,8 @@ def over_time(report: Report) -> "Figure":
             marker=MARKERS[number],
             markersize=4,
             linewidth=1.4 if number else 2.4,
-            color=colours[candidate.name],
-            label=short(candidate.name),
+            color=colours[candidate["name"]],
+            label=short(candidate["name"]),
         )
     axes.set_xlabel("When it was decided, UTC" if dated else "Decisions", color=INK, fontsize=9)
     axes.set_ylabel("Mean reward, self-normalised", color=INK, fontsize=9)
@@ -474,12 +445,14 @@ def over_time(report: Report) -> "Figure":
     return figure
 
 
-def evidence(report: Report) -> "Figure":
+def evidence(report: Document) -> "Figure":
     """Draw the estimated gain and its lower bound along the log."""
     figure = _figure(3.2)
     axes: Any = figure.subplots()
     colours = colour_candidates(report)
-    trails = [(candidate.name, trail) for candidate in report.candidates if (trail := draw_trail(candidate))]
+    trails = [
+        (candidate["name"], trail) for candidate in report["candidates"] if (trail := draw_trail(candidate))
+    ]
     for number, (name, trail) in enumerate(trails[:MOST_LINES]):
         rows, colour = [point["n"] for point in trail], colours[name]
         marked = {"marker": MARKERS[number], "markevery": (len(trail) - 1, 1), "markersize": 4}
@@ -488,9 +461,9 @@ def evidence(report: Report) -> "Figure":
         )
         axes.plot(rows, [point["gain"] for point in trail], color=colour, linewidth=0.9, linestyle="--")
     margin = next(
-        candidate.verdict["figures"]["margin"]
-        for candidate in report.candidates
-        if draw_trail(candidate) and candidate.verdict
+        candidate["verdict"]["figures"]["margin"]
+        for candidate in report["candidates"]
+        if draw_trail(candidate) and candidate["verdict"]
     )
     axes.axhline(margin, color=GREY, linestyle=":", linewidth=1.2)
     # The first bounds are so low that they would flatten all others.
@@ -506,16 +479,20 @@ def evidence(report: Report) -> "Figure":
 
 def draw_trail(one: CandidateResult) -> list[dict[str, float]]:
     """Return the trail of the gate; empty without a verdict or without decisions."""
-    return [] if one.verdict is None else list(one.verdict.get("trail", []))
+    return [] if one["verdict"] is None else list(one["verdict"].get("trail", []))
 
 
-def shares(report: Report) -> "Figure":
+def shares(report: Document) -> "Figure":
     """Draw how often each arm was drawn, and how often each candidate would draw it."""
     rows = {
-        "drawn": report.drawn,
-        **{candidate.name: candidate.shares for candidate in report.candidates if candidate.shares},
+        "drawn": report["drawn"],
+        **{
+            candidate["name"]: candidate["shares"]
+            for candidate in report["candidates"]
+            if candidate["shares"]
+        },
     }
-    arms = sorted(report.drawn, key=lambda arm: -max(row.get(arm, 0.0) for row in rows.values()))
+    arms = sorted(report["drawn"], key=lambda arm: -max(row.get(arm, 0.0) for row in rows.values()))
     first = arms if len(arms) <= len(PALETTE) else arms[: len(PALETTE) - 1]
     colours = {arm: colour for arm, colour in colour_arms(report).items() if arm in first}
     figure = _figure(0.9 + 0.34 * len(rows))
@@ -548,16 +525,20 @@ def shares(report: Report) -> "Figure":
     return figure
 
 
-def _foremost(report: Report, most: int) -> list[CandidateResult]:
+def _foremost(report: Document, most: int) -> list[CandidateResult]:
     """Return the baseline and the candidates with the best estimates, in their order."""
-    baseline, *others = report.candidates
+    baseline, *others = report["candidates"]
     best = sorted(others, key=lambda candidate: -_headline_value(candidate))[: most - 1]
     return [baseline, *(candidate for candidate in others if candidate in best)]
 
 
 def _headline_value(candidate: CandidateResult) -> float:
-    headline = candidate.headline
-    return headline.value.value if headline is not None and headline.value is not None else float("-inf")
+    headline = find_headline(candidate)
+    return (
+        headline["value"]["value"]
+        if headline is not None and headline["value"] is not None
+        else float("-inf")
+    )
 
 
 def _interval(
@@ -570,8 +551,8 @@ def _interval(
     label: str | None = None,
 ) -> None:
     if interval is not None:
-        axes.hlines(at, interval.low, interval.high, color=colour, linewidth=1.6, linestyle=style)
-        axes.plot(interval.value, at, marker, color=colour, markersize=4, label=label)
+        axes.hlines(at, interval["low"], interval["high"], color=colour, linewidth=1.6, linestyle=style)
+        axes.plot(interval["value"], at, marker, color=colour, markersize=4, label=label)
 
 
 def _figure(height: float) -> "Figure":
@@ -590,22 +571,25 @@ def _plain(axes: Any, grid: str) -> None:
     axes.set_axisbelow(True)
 
 
-def page(report: Report) -> str:
-    """Return a report as HTML."""
+def make_page(document: Document) -> str:
+    """Return a document as a self-contained HTML page."""
+    shown = EvaluationRequest.model_validate(document["request"])
     return fill_template(
         "evaluation.html",
-        _pictures(report),
-        report=report,
-        window=window(report),
-        summary=summary(report),
-        command=command(report.request, "" if "://" in report.source else report.source, report.config),
-        request=_format_json(report.request.model_dump(mode="json")),
-        reward=_format_json(report.reward),
-        colours={name: COLOURS[colour] for name, colour in colour_candidates(report).items()},
-        arm_colours={arm: COLOURS[colour] for arm, colour in colour_arms(report).items()},
-        judged=[candidate for candidate in report.candidates if candidate.verdict is not None],
+        _pictures(document),
+        report=document,
+        window=f"{moment(document['first_at'])} to {moment(document['last_at'])}",
+        summary=summary(document),
+        command=command(shown, "" if "://" in document["source"] else document["source"], document["config"]),
+        request=_format_json(document["request"]),
+        reward=_format_json(document["reward"]),
+        colours={name: COLOURS[colour] for name, colour in colour_candidates(document).items()},
+        arm_colours={arm: COLOURS[colour] for arm, colour in colour_arms(document).items()},
+        judged=[candidate for candidate in document["candidates"] if candidate["verdict"] is not None],
         no_row=NO_ROW,
-        biased=report.bias,
+        uncovered=list_uncovered(document),
+        biased=explain_bias(document),
+        write_ends=write_ends,
     )
 
 
@@ -615,70 +599,63 @@ LEAST_GAIN = 0.0005
 
 def _forecast(gain: Interval, n: int) -> str:
     """Return how many more decisions raise the lower end of a gain above 0, in words."""
-    errors = 1.96 if gain.kind in ("normal", "bootstrap") else 3.5
-    more = intervals.forecast_more(gain.value, gain.value - gain.low, n, errors=errors)
+    errors = 1.96 if gain["kind"] in ("normal", "bootstrap") else 3.5
+    more = intervals.forecast_more(gain["value"], gain["value"] - gain["low"], n, errors=errors)
     return write_further(more) if more else f"only more than {intervals.MOST_MORE * n:,} further decisions"
 
 
-def summary(report: Report) -> str:
+def summary(report: Document) -> str:
     """Return the result in two sentences."""
-    baseline, others = report.request.baseline, report.candidates[1:]
-    if report.earned is None:
-        return "No decision is settled yet: each may still get feedback, so nothing is estimated."
-    begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
+    baseline, others = report["request"]["baseline"], report["candidates"][1:]
+    begin = f"On {report['rows']:,} decisions that earned {report['earned']:+.3f} each"
     estimates = [
-        (candidate.name, headline, headline.value, headline.difference, candidate.rows)
+        (candidate["name"], headline, headline["value"], headline["difference"], candidate["rows"])
         for candidate in others
-        if (headline := candidate.headline) is not None
-        and headline.value is not None
-        and headline.difference is not None
+        if (headline := find_headline(candidate)) is not None
+        and headline["value"] is not None
+        and headline["difference"] is not None
     ]
     if not estimates:
         return f"{begin}, no candidate but {baseline} has an estimate."
     name, headline, value, gain, rows = max(
         estimates,
         key=lambda estimate: (
-            estimate[1].covers and estimate[3].low > 0.0,
-            estimate[1].covers,
-            estimate[3].value,
+            estimate[1]["covers"] and estimate[3]["low"] > 0.0,
+            estimate[1]["covers"],
+            estimate[3]["value"],
         ),
     )
-    if headline.covers and gain.low > 0.0:
-        best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
-    elif headline.covers and gain.value >= LEAST_GAIN:
+    if headline["covers"] and gain["low"] > 0.0:
+        best = f"{name} would have earned {value['value']:+.3f}, {gain['value']:.3f} more than {baseline}"
+    elif headline["covers"] and gain["value"] >= LEAST_GAIN:
         best = (
             f"it is too early to say that a candidate earns more than {baseline}: the largest estimate, "
-            f"of {name}, is {gain.value:+.3f}, which {_forecast(gain, rows)} would show"
+            f"of {name}, is {gain['value']:+.3f}, which {_forecast(gain, rows)} would show"
         )
     else:
         best = (
             f"no candidate is shown to earn more than {baseline}: the largest estimate, of {name}, "
-            f"is {gain.value:+.3f}"
+            f"is {gain['value']:+.3f}"
         )
-    kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
-    by = headline.estimator if headline.covers else f"{headline.estimator}, which is biased"
-    return f"{begin}, {best} ({kind}95 % interval {gain.ends}, by {by}).{_verdicts(others)}"
+    kind = "" if gain["kind"] == report["request"]["interval"] else f"{gain['kind']} "
+    by = headline["estimator"] if headline["covers"] else f"{headline['estimator']}, which is biased"
+    return f"{begin}, {best} ({kind}95 % interval {write_ends(gain)}, by {by}).{_verdicts(others)}"
 
 
-def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:
-    gated = [candidate for candidate in candidates if candidate.verdict is not None]
+def _verdicts(candidates: list[CandidateResult]) -> str:
+    gated = [candidate for candidate in candidates if candidate["verdict"] is not None]
     if not gated:
         return ""
     promoted = [
-        candidate.name
+        candidate["name"]
         for candidate in gated
-        if candidate.verdict is not None and candidate.verdict["promote"]
+        if candidate["verdict"] is not None and candidate["verdict"]["promote"]
     ]
     return (
         f" The gate lets {', '.join(promoted)} go live."
         if promoted
         else " The gate lets none of them go live."
     )
-
-
-def window(report: Report) -> str:
-    """Return the first and the last time of the decisions."""
-    return f"{moment(report.first_at)} to {moment(report.last_at)}"
 
 
 def command(request: EvaluationRequest, export: str = "", config: str = "") -> str:
@@ -722,14 +699,14 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
     return shlex.join([*words, *(["--from", export] if export else [])])
 
 
-def _pictures(report: Report) -> dict[str, str]:
+def _pictures(report: Document) -> dict[str, str]:
     """Return the plots that have data."""
     drawn = {"shares": (shares, "Arm shares")}
-    if any(candidate.headline for candidate in report.candidates):
+    if any(find_headline(candidate) for candidate in report["candidates"]):
         drawn["estimates"] = (values, "Value of each candidate with intervals")
-    if any(len(candidate.over_time) > 1 for candidate in report.candidates):
+    if any(len(candidate["over_time"]) > 1 for candidate in report["candidates"]):
         drawn["over_time"] = (over_time, "Value of each candidate over time")
-    if any(map(draw_trail, report.candidates)):
+    if any(map(draw_trail, report["candidates"])):
         drawn["evidence"] = (evidence, "What the gate knew along the log")
     return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}
 

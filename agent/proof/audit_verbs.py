@@ -60,6 +60,6 @@ def audit(
         console.print(report.table())
         for line in (report.summary, *report.footnotes()):
             console.print(line, highlight=False, soft_wrap=True)
-        write_report(report, output)
+        write_report(output, report.as_json(), report.html)
     if report.found.status is CheckStatus.FAIL:
         raise typer.Exit(1)

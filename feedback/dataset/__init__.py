@@ -1,13 +1,15 @@
 """A training log as arrays."""
 
-from .features import make_describer
-from .log import UNSETTLED, Describe, EmptyLogError, Log, ProgressCallback
+from .features import featurize, stack
+from .log import UNSETTLED, Describe, EmptyLogError, Log, LogFilter, ProgressCallback
 
 __all__ = [
     "UNSETTLED",
     "Describe",
     "EmptyLogError",
     "Log",
+    "LogFilter",
     "ProgressCallback",
-    "make_describer",
+    "featurize",
+    "stack",
 ]

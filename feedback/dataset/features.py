@@ -1,17 +1,12 @@
 """Hash a stored context into a dense feature vector."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from armwise.feedback.arrays import Integers
-from armwise.feedback.dataset.log import Describe
-from armwise.feedback.events import Context, Example
+from armwise.feedback.events import Context
 from armwise.feedback.texts import by_pseudonym
-
-_CHUNK = 4096
 
 _WORDS = 1 << 12
 
@@ -36,35 +31,11 @@ def featurize(contexts: Sequence[Context]) -> Any:
     return sparse.hstack(blocks, format="csr")
 
 
-def make_describer(examples: Callable[[], Iterator[Example]]) -> Describe:
-    """Return a function from positions to features, which reads the examples again.
+def stack(blocks: Sequence[Any]) -> Any:
+    """Stack features of consecutive contexts, shape (n, d); without embeddings unless all have them."""
+    from scipy import sparse
 
-    Args:
-        examples: Starts a new pass over the examples, in order.
-    """
-
-    def describe(seq: Integers) -> Any:
-        from scipy import sparse
-
-        contexts_in_order = _contexts(examples(), seq)
-        blocks = []
-        while contexts := list(islice(contexts_in_order, _CHUNK)):
-            blocks.append(featurize(contexts))
-        if len({block.shape[1] for block in blocks}) > 1:  # not all have embeddings of one length
-            plain = featurize([Context("")]).shape[1]
-            blocks = [block[:, :plain] for block in blocks]
-        return sparse.vstack(blocks, format="csr")
-
-    return describe
-
-
-def _contexts(examples: Iterator[Example], seq: Integers) -> Iterator[Context]:
-    """Yield the contexts at rising positions."""
-    rest = iter(np.asarray(seq).tolist())
-    position = next(rest, None)
-    for example in examples:
-        if position is None:
-            return
-        if example.seq == position:
-            yield example.decision.context
-            position = next(rest, None)
+    if len({block.shape[1] for block in blocks}) > 1:  # not all have embeddings of one length
+        plain = featurize([Context("")]).shape[1]
+        blocks = [block[:, :plain] for block in blocks]
+    return sparse.vstack(blocks, format="csr")

@@ -85,23 +85,24 @@ class LogFilter:
 
     Args:
         selection: Which decisions are selected.
+        settled: Time before which rewards are final, seconds since the epoch; later decisions are left out.
+
+    Attributes:
+        column: The column of each arm so far.
     """
 
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
+    def __init__(self, selection: Selection, settled: float = np.inf) -> None:
+        self._selection, self._settled = selection, settled
         self._excluded: Counter[str] = Counter()
-        self._column: dict[str, int] = {}
-        self._unknown_column: dict[str, int] = {}
+        self.column: dict[str, int] = {}
         self._parts: list[dict[str, NDArray[np.generic]]] = []
-        self._unknown: list[dict[str, NDArray[np.generic]]] = []  # rows without any propensity
         self._whole = True  # whether every distribution that was kept is known whole
-        self._estimated = 0
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
-    def add(self, batch: Decisions) -> None:
-        """Append the rows that can be evaluated, and count the others."""
+    def add(self, batch: Decisions) -> Integers:
+        """Append the rows that can be evaluated, count the others, and return the positions of the former."""
         if not len(batch):
-            return
+            return batch.seq
         self._seen += len(batch)
         self._first = min(self._first, float(batch.at.min()))
         self._last = max(self._last, float(batch.at.max()))
@@ -109,34 +110,23 @@ class LogFilter:
         alone = (batch.n_p == 1) & (batch.width > 1) & (place == 0)
         kept = np.ones(len(batch), dtype=np.bool_)
         none = (batch.n_p == 0) & np.isnan(batch.propensity)
-        for reason, out in _reasons(batch, self._selection, place, alone, none):
+        for reason, out in _reasons(batch, self._selection, self._settled, place, alone, none):
             if n := int((out & kept).sum()):
                 self._excluded[reason] += n
                 kept &= ~out
-        self._keep(batch, np.flatnonzero(kept & ~none), place, alone)
-        self._keep_unknown(batch, np.flatnonzero(kept & none))
-
-    def _keep_unknown(self, batch: Decisions, rows: Integers) -> None:
-        """Append rows that lack a propensity."""
-        self._enter(self._unknown_column, batch, rows)
-        propensity = np.full(len(rows), np.nan)
-        self._unknown.append(_part(self._unknown_column, batch, rows, propensity))
-
-    def _enter(self, columns: dict[str, int], batch: Decisions, rows: Integers) -> None:
-        """Give a column to the arms of rows that lack one."""
+        rows = np.flatnonzero(kept)
         draws, first = np.unique(batch.draw.codes[rows], return_index=True)
         for code in draws[np.argsort(first)]:
             for name in batch.draw.values[code].arms:
-                columns.setdefault(name, len(columns))
-
-    def _keep(self, batch: Decisions, rows: Integers, place: Integers, alone: Flags) -> None:
-        self._enter(self._column, batch, rows)
-        self._whole = self._whole and not alone[rows].any()
-        self._estimated += int(batch.draw.each(_is_estimated)[rows].sum())
-        part = _part(self._column, batch, rows, batch.p[batch.start[rows] + place[rows]])
+                self.column.setdefault(name, len(self.column))
+        self._whole = self._whole and not (alone | none)[rows].any()
+        places = np.where(none, 0, batch.start + place)[rows]
+        p = batch.p[places] if len(batch.p) else np.zeros(len(rows))
+        part = _part(self.column, batch, rows, np.where(none[rows], np.nan, p))
         if self._whole:
-            part["p_log"] = batch.distributions(rows, self._column)
+            part["p_log"] = batch.distributions(rows, self.column)
         self._parts.append(part)
+        return batch.seq[rows]
 
     def take_kept(self) -> dict[str, Any]:
         """Return the kept rows as arguments of `Log`; the filter is empty afterwards.
@@ -144,25 +134,28 @@ class LogFilter:
         Raises:
             EmptyLogError: All rows were left out.
         """
-        unknown = sum(len(part["seq"]) for part in self._unknown)
-        if unknown and not any(len(part["seq"]) for part in self._parts):
-            self._parts, self._column, self._whole = self._unknown, self._unknown_column, False
-        elif unknown:
-            self._excluded[NO_PROPENSITY] += unknown
-        excluded = dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
-        if not any(len(part["seq"]) for part in self._parts):
-            raise EmptyLogError(self._nothing(excluded))
+        n = sum(len(part["seq"]) for part in self._parts)
+        if not n:
+            raise EmptyLogError(self._nothing(self._sort_excluded()))
         p_log = self._distributions() if self._whole else None
-        names = ("drawn", "propensity", "reward", *CLUSTERS.values(), "seq", "at", "version")
+        names = ("drawn", "propensity", "reward", *CLUSTERS.values(), "seq", "at", "version", "estimated")
         column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
         self._parts.clear()
+        unknown = np.isnan(column["propensity"])
+        if unknown.any() and not unknown.all():
+            self._excluded[NO_PROPENSITY] += int(unknown.sum())
+            column = {name: values[~unknown] for name, values in column.items()}
         column |= {name: encode(column[name]) for name in CLUSTERS.values()}
-        about = {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded}
-        return {**about, **column, "estimated": self._estimated}
+        estimated = int(column.pop("estimated").sum())
+        about = {"arms": tuple(self.column), "p_log": p_log, "excluded": self._sort_excluded()}
+        return {**about, **column, "estimated": estimated}
+
+    def _sort_excluded(self) -> dict[str, int]:
+        return dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
 
     def _distributions(self) -> Floats:
         """Move the distributions from the parts into one array, with a column for each arm."""
-        p_log = np.zeros((sum(len(part["seq"]) for part in self._parts), len(self._column)))
+        p_log = np.zeros((sum(len(part["seq"]) for part in self._parts), len(self.column)))
         start = 0
         for part in self._parts:
             p = part.pop("p_log")
@@ -195,6 +188,7 @@ def _part(
         "seq": batch.seq[rows],
         "at": batch.at[rows],
         "version": batch.version[rows],
+        "estimated": batch.draw.each(_is_estimated)[rows],
     }
 
 
@@ -209,6 +203,7 @@ def _has_mode(mode: Mode, draw: DrawKey) -> bool:
 def _reasons(
     batch: Decisions,
     selection: Selection,
+    settled: float,
     place: Integers,
     alone: Flags,
     none: Flags,
@@ -240,6 +235,7 @@ def _reasons(
     yield DISAGREES, ~none & ~(np.abs(p - batch.propensity) <= _SAME)
     yield FAILED, np.isnan(batch.reward) & batch.draw.each(lambda key: key.failed)
     yield NO_REWARD, np.isnan(batch.reward)
+    yield UNSETTLED, batch.at >= settled
 
 
 def _renumber(codes: Integers) -> Integers:
@@ -517,9 +513,20 @@ class Log:
         batches: Iterable[Decisions],
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
+        settled: float = np.inf,
     ) -> "Log":
-        """Return a log of columns, which must include the features of the selection."""
-        rows = LogFilter(selection)
+        """Return a log of columns, which must include the features of the selection.
+
+        Args:
+            batches: The decisions, in order.
+            selection: Which decisions are selected.
+            describe: Returns the features of rows.
+            settled: Time before which rewards are final, seconds since the epoch; later ones are left out.
+
+        Raises:
+            EmptyLogError: All decisions are left out.
+        """
+        rows = LogFilter(selection, settled)
         for batch in batches:
             rows.add(batch)
         columns = rows.take_kept()

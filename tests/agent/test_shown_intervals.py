@@ -10,7 +10,7 @@ import pytest
 
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.console import savings
-from armwise.agent.evaluation.evaluate import evaluate_log
+from armwise.agent.evaluation import replay
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
 from armwise.agent.lab.offline.portfolio_report import ComparedScores
@@ -106,20 +106,24 @@ def of_reports(log: Logged) -> Iterator[Figure]:
     for interval in INTERVALS:
         asked = EvaluationRequest(estimators=tuple(ESTIMATORS), interval=interval, gate=interval == "anytime")
         source = LogSource(log.store, log.config.reward)
-        report = evaluate_log(log.config, asked, source, log.store, lambda *_: None)
-        for one in report.candidates:
-            if one.verdict is not None:
-                seen = one.verdict["figures"]
-                yield Figure(f"gate on {one.name}", seen["gain"], (seen["low"], SPAN[1]), SPAN)
-            for each in one.estimates:
-                name = f"{interval} {each.estimator} of {one.name}"
-                if (value := each.value) is not None:
-                    yield Figure(name, value.value, (value.low, value.high), RANGE)
-                if (gain := each.difference) is not None:
-                    of = one.weights
-                    same = of is not None and of.largest < 1.0 + 1e-6 and of.effective_n > one.rows - 1e-6
-                    known = same and gain.kind in ("normal", "bootstrap")  # draws as the log in every row
-                    yield Figure(f"gain, {name}", gain.value, (gain.low, gain.high), SPAN, known)
+        report = replay(log.config, asked, source, log.store, lambda *_: None)
+        for one in report["candidates"]:
+            if one["verdict"] is not None:
+                seen = one["verdict"]["figures"]
+                yield Figure(f"gate on {one['name']}", seen["gain"], (seen["low"], SPAN[1]), SPAN)
+            for each in one["estimates"]:
+                name = f"{interval} {each['estimator']} of {one['name']}"
+                if (value := each["value"]) is not None:
+                    yield Figure(name, value["value"], (value["low"], value["high"]), RANGE)
+                if (gain := each["difference"]) is not None:
+                    of = one["weights"]
+                    same = (
+                        of is not None
+                        and of["largest"] < 1.0 + 1e-6
+                        and of["effective_n"] > one["rows"] - 1e-6
+                    )
+                    known = same and gain["kind"] in ("normal", "bootstrap")  # draws as the log in every row
+                    yield Figure(f"gain, {name}", gain["value"], (gain["low"], gain["high"]), SPAN, known)
 
 
 def of_portfolios(log: Logged) -> Iterator[Figure]:

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
+from armwise.feedback.dataset import Log, ProgressCallback
+from armwise.feedback.decisions import EVERYTHING, Selection
 from armwise.feedback.events import (
     LABELS,
     Context,
@@ -21,6 +24,7 @@ from armwise.feedback.log import Store, facts
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.texts import list_texts
 from armwise.feedback.reward import Metric, Prices, RewardRule
+from armwise.feedback.sources import LogSource, TrainingLog
 
 ARMS = ("bm25", "dense", 'what, "else"%\n\'')
 METRICS = ("right", "thumb", "late")
@@ -138,3 +142,19 @@ def _some_example(rng: np.random.Generator, seq: int) -> Example:
         cost_weight=[None, None, 0.0, 0.7][rng.integers(4)],
         episode_id=[None, "e", "f"][rng.integers(3)],
     )
+
+
+def log_of(
+    source: TrainingLog,
+    rule: RewardRule,
+    selection: Selection = EVERYTHING,
+    on_progress: ProgressCallback | None = None,
+) -> Log:
+    """Return what can be evaluated of a training log."""
+    blocks = source.blocks(rule, selection, on_progress)
+    return Log.from_decisions((decisions for decisions, _ in blocks), selection)
+
+
+def read_log(store: Store, rule: RewardRule, *given: Any) -> Log:
+    """Return what can be evaluated of the training log of a rule."""
+    return log_of(LogSource(store, rule), rule, *given)

@@ -21,7 +21,7 @@ from armwise.arms.retrievers import ArmGraph
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.arrays import Flags, Floats
 from armwise.feedback.log import Store, listing
-from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import read_examples, settled
 
 LEVEL = 0.95
 
@@ -254,14 +254,14 @@ def fit_logged_threshold(config: AppConfig, arm: str) -> ThresholdFit:
 def read_checked(store: Store, config: AppConfig, arm: str) -> tuple[CheckedAnswers, Counter[str]]:
     """Return the decisions of an arm with a score and a reward, and how many were left out by reason."""
     stages = dict(listing.stages(store, arm))
-    source, rows, left_out = LogSource(store, config.reward), list[tuple[float, ...]](), Counter[str]()
-    settled = source.settled.before
-    for example in source.examples():
+    rows, left_out = list[tuple[float, ...]](), Counter[str]()
+    until = settled.read(store, config.reward).before
+    for example in read_examples(store, config.reward.join):
         if (first := _first_check(stages.pop(example.decision.id, ()))) is None:
             continue
         if (reward := config.reward.compute_reward(example)) is None:
             left_out["without a reward"] += 1
-        elif example.decision.decided_at >= settled:
+        elif example.decision.decided_at >= until:
             left_out["still waiting for feedback"] += 1
         elif example.turns > 1:
             left_out["of a conversation of several turns"] += 1

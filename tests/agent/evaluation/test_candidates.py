@@ -16,16 +16,16 @@ from armwise.agent.evaluation.candidates import (
     CandidateError,
     CandidateKind,
     CandidateService,
+    build_candidate,
     parse_name,
     spell_out,
 )
-from armwise.agent.evaluation.evaluate import CandidateTarget, targets
+from armwise.agent.evaluation.replay_log import PLAIN, Target, plain_target, play
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
 from armwise.agent.routers import out_of_fold, saved
-from armwise.feedback.dataset import Log, make_describer
-from armwise.feedback.decisions import EVERYTHING, Selection
+from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, versions
@@ -48,12 +48,19 @@ class Examples:
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
 
-    def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: object = None) -> Log:
-        del tell
-        return Log.from_examples(self._examples, rule, selection, make_describer(self.examples))
-
-    def examples(self, after: int = 0) -> Iterator[Example]:
-        return (example for example in self._examples if example.seq > after)
+    def blocks(
+        self,
+        rule: RewardRule,
+        selection: Selection = EVERYTHING,
+        tell: object = None,
+        *,
+        contexts: bool = False,
+    ) -> Iterator[tuple[Decisions, Sequence[Example]]]:
+        del tell, contexts
+        for begin in range(0, len(self._examples), 300):
+            some = self._examples[begin : begin + 300]
+            for decisions in tabulate(some, rule, selection):
+                yield decisions, some
 
     @property
     def settled(self) -> Settled:
@@ -116,13 +123,17 @@ def example(
 
 
 def asked(
-    config: AppConfig, examples: Sequence[Example], name: str, store: Store | None = None, **selected: Any
-) -> CandidateTarget:
-    source = Examples(examples)
-    log = source.log(config.reward, Selection(**selected))
-    setting = CandidateService.from_config(config, config.reward, store)
-    (found,) = targets(log, [parse_name(name)], setting, source, lambda *_: None)
-    return found
+    config: AppConfig,
+    examples: Sequence[Example],
+    name: str,
+    store: Store | None = None,
+    rule: RewardRule | None = None,
+    **selected: Any,
+) -> Target:
+    named, service = parse_name(name), CandidateService.from_config(config, rule or config.reward, store)
+    built = [] if named.kind in PLAIN else [build_candidate(named, service)]
+    log, found = play(built, Examples(examples), service.rule, Selection(**selected), lambda *_: None)
+    return found[0] if found else plain_target(log, named)
 
 
 def floored(*p: float) -> list[float]:
@@ -142,7 +153,7 @@ def test_uniform_and_fixed_draw_without_a_floor(config: AppConfig) -> None:
     fixed = asked(config, log, "fixed:dense")
     assert fixed.p[0].tolist() == [0.0, 0.0, 1.0]
     assert fixed.kept.tolist() == [True, False]
-    assert fixed.excluded == {"the arm could not have been drawn": 1}
+    assert fixed.left_out == {"the arm could not have been drawn": 1}
 
 
 def test_a_policy_that_would_be_served_is_judged_with_the_floor(config: AppConfig) -> None:
@@ -188,7 +199,7 @@ def test_a_labelled_decision_does_not_judge_who_learned_it(
     before, after = (example(n, "bm25", question="q", decided_at=at) for n, at in ((2, 5.0), (3, 15.0)))
     target = asked(config, [labelled, before, after], "policy:{kind: memory}")
     assert target.kept.tolist() == [False, True]
-    assert target.excluded == {"it may have learned from a label made of the decision": 1}
+    assert target.left_out == {"it may have learned from a label made of the decision": 1}
     at_once = [labelled, replace(before, decision=replace(before.decision, decided_at=10.0)), after]
     assert asked(config, at_once, "policy:{kind: memory}").kept.tolist() == [False, True]
     moved = [replace(before, seq=1), replace(labelled, seq=2), after]
@@ -198,12 +209,9 @@ def test_a_labelled_decision_does_not_judge_who_learned_it(
 def test_who_learns_learns_by_the_prices_that_are_asked_for(config: AppConfig) -> None:
     dear = replace(example(1, "dense", 1.0, question="the same"), cost=Cost(steps=5))
     log = [dear, example(2, "bm25", 0.8, question="the same"), example(3, question="the same")]
-    source, changed = Examples(log), EvaluationRequest(cost_weight=0.0).apply_prices(config.reward)
+    changed = EvaluationRequest(cost_weight=0.0).apply_prices(config.reward)
     for rule, best in ((config.reward, "bm25"), (changed, "dense")):
-        setting = CandidateService.from_config(config, rule, None)
-        (found,) = targets(
-            source.log(rule), [parse_name("policy:{kind: memory}")], setting, source, lambda *_: None
-        )
+        found = asked(config, log, "policy:{kind: memory}", rule=rule)
         assert ARMS[int(found.p[2].argmax())] == best
 
 
@@ -218,7 +226,7 @@ def test_a_row_with_no_arm_that_is_live_is_left_out_and_counted(config: AppConfi
     log = [example(1, "old", arms=("old", "older")), example(2)]
     target = asked(config, log, "configured")
     assert target.kept.tolist() == [False, True]
-    assert target.excluded == {"none of the arms that it knows was eligible": 1}
+    assert target.left_out == {"none of the arms that it knows was eligible": 1}
 
 
 def test_the_shadow_is_what_is_on_record_and_rows_without_one_are_left_out(config: AppConfig) -> None:
@@ -226,7 +234,7 @@ def test_the_shadow_is_what_is_on_record_and_rows_without_one_are_left_out(confi
     target = asked(config, [example(1, shadow=shadow), example(2)], "shadow")
     assert target.p[0].tolist() == list(shadow)
     assert target.kept.tolist() == [True, False]
-    assert target.excluded == {"no shadow on record": 1}
+    assert target.left_out == {"no shadow on record": 1}
 
 
 def published(store: Store, config: AppConfig, taught: Sequence[Example], **changes: Any) -> Version:
@@ -262,7 +270,7 @@ def test_a_version_is_frozen_and_not_judged_by_what_it_has_learned(config: AppCo
     version = published(store, config, log[:1])
     target = asked(config, log, f"version:{version.version}", store)
     assert target.kept.tolist() == [False, True, True, True]
-    assert target.excluded == {f"learned by version {version.version}": 1}
+    assert target.left_out == {f"learned by version {version.version}": 1}
     assert target.p[1:3].tolist() == [pytest.approx(THIRDS)] * 2, "it learns nothing of the log"
     assert target.p[3].tolist() == pytest.approx(floored(0.0, 0.0, 1.0))
 
@@ -309,7 +317,7 @@ def test_a_recipe_learns_the_labels_of_its_runs_first(config: AppConfig, store: 
     log = [example(n, "none", question=q) for n, q in ((1, "before"), (2, "labelled"), (3, "before"))]
     target = asked(config, log, f"recipe:{version.version}", store)
     assert target.kept.tolist() == [False, True, True]
-    assert target.excluded == {"before its training log begins": 1}
+    assert target.left_out == {"before its training log begins": 1}
     assert target.p[1].tolist() == pytest.approx(floored(0.0, 1.0, 0.0)), "taught by the label"
     assert target.p[2].tolist() == pytest.approx(THIRDS), "what was before its start is not learned"
 
@@ -321,7 +329,7 @@ def test_labelled_questions_do_not_judge(config: AppConfig, store: Store, kind: 
     log = [example(n, "none", question=q) for n, q in ((1, "labelled"), (2, "another"), (3, "labelled"))]
     target = asked(config, log, f"{kind}:{version.version}", store)
     assert target.kept.tolist() == [False, True, True], "asked before it was labelled"
-    assert target.excluded == {"it may have learned from a label made of the decision": 1}
+    assert target.left_out == {"it may have learned from a label made of the decision": 1}
 
 
 def routed(
@@ -349,7 +357,7 @@ def test_a_router_does_not_judge_its_training_questions(config: AppConfig, tmp_p
     routed(config, folder, {TEXTS[1]: (1.0, 0.0, 0.0), TEXTS[2]: (np.nan,) * 3}, kind="ridge")
     target = asked(config, [example(n, question=TEXTS[n]) for n in (1, 2, 3)], f"router:{folder}")
     assert target.kept.tolist() == [True, False, True]
-    assert target.excluded == {"the router was trained on the question": 1}
+    assert target.left_out == {"the router was trained on the question": 1}
     assert target.p[0].argmax() == 0, "what others said of it"
 
 
@@ -426,16 +434,3 @@ def test_every_kind_of_candidate_has_a_name() -> None:
     assert [parse_name(f"{kind}{examples.get(kind, '')}").kind for kind in CandidateKind] == list(
         CandidateKind
     )
-
-
-def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -> None:
-    source, told = Examples([example(n) for n in range(1, 601)]), []
-    log = source.log(config.reward, Selection(until=400.5))
-    targets(
-        log,
-        [parse_name("configured")],
-        CandidateService.from_config(config, config.reward, None),
-        source,
-        lambda *what: told.append(what),
-    )
-    assert told == [("asking candidates", 256, 400), ("asking candidates", 400, 400)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.config import parse
-from armwise.agent.evaluation.candidates import LearnedTarget
+from armwise.agent.evaluation.candidates import PolicyCandidate
 from armwise.agent.policies import Exploration, build_policy, compute_served_distribution
 from armwise.feedback.budget import Budget, Pacer
 from armwise.feedback.events import Decision, Example
@@ -33,20 +33,20 @@ def test_a_candidate_is_evaluated_under_another_ceiling(tmp_path: Path, ceiling:
         budget: dict[str, Any] = {"steps_per_request": ceiling}
         report = evaluated(config, store, CANDIDATE, estimators=["snips"], budget=budget)
         free = evaluated(config, store, CANDIDATE, estimators=["snips"])
-    (note,) = of(report, CANDIDATE).notes
+    (note,) = of(report, CANDIDATE)["notes"]
     prefix, suffix = f"Under a ceiling of {ceiling:g} steps a request it would have spent ", ", by the mean"
     assert note.startswith(prefix)
     assert float(note.removeprefix(prefix).partition(suffix)[0]) == pytest.approx(ceiling, rel=0.02)
-    assert not of(free, CANDIDATE).notes
-    assert values(of(report, CANDIDATE))["snips"].value < values(of(free, CANDIDATE))["snips"].value
+    assert not of(free, CANDIDATE)["notes"]
+    assert values(of(report, CANDIDATE))["snips"]["value"] < values(of(free, CANDIDATE))["snips"]["value"]
 
 
 def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() -> None:
     policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
     p, priced = (0.2, 0.3, 0.5), {"price": 0.1, "costs": (0.0, 1.0, 4.0), "floor": 0.01}
     made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, steps=record(ARMS, **priced))
-    found = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01)).probabilities(
-        made, ["none", "dense"]
+    found = PolicyCandidate("", "", frozenset(ARMS), policy, Exploration(0.1, 0.01)).decide(
+        made, ("none", "dense")
     )
     expected = compute_served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.4))
     assert found.tolist() == expected.tolist()
@@ -59,18 +59,18 @@ def test_a_candidate_counts_what_caches_lacked_beside_its_own_ceiling() -> None:
     made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, steps=record(ARMS, **missed))
     expected = compute_served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.5))
     for pacer in (None, Pacer(Budget(steps_per_request=1.0))):
-        one = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01), pacer=pacer)
-        assert one.probabilities(made, ["none", "dense"]).tolist() == expected.tolist()
+        one = PolicyCandidate("", "", frozenset(ARMS), policy, Exploration(0.1, 0.01), pacer=pacer)
+        assert one.decide(made, ("none", "dense")).tolist() == expected.tolist()
 
 
 def test_a_candidate_pays_what_its_own_distribution_would() -> None:
     pacer = Pacer(Budget(steps_per_request=1.0))
-    one = LearnedTarget(
-        "", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03), pacer=pacer
+    one = PolicyCandidate(
+        "", "", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03), pacer=pacer
     )
     for number in range(300):
         decision, execution, _ = turn(number, ARMS[number % 3])
-        one.probabilities(decision, ARMS)
+        one.decide(decision, ARMS)
         one.learn(Example(number + 1, decision, execution.cost, {"thumb": 1.0}), 0.5)
     (note,) = one.notes()
     assert "ceiling of 1 steps" in note
@@ -80,8 +80,8 @@ def test_a_candidate_pays_what_its_own_distribution_would() -> None:
 def test_a_turn_of_a_conversation_is_a_request_of_its_budget() -> None:
     pacers = [Pacer(Budget(steps_per_request=1.0)) for _ in "ab"]
     for turns, pacer in zip((1, 3), pacers, strict=True):
-        one = LearnedTarget(
-            "", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03), pacer=pacer
+        one = PolicyCandidate(
+            "", "", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03), pacer=pacer
         )
         for number in range(30):
             decision, execution, _ = turn(number, ARMS[number % 3])

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from armwise.agent.config import AppConfig, load
 from armwise.agent.console import period
-from armwise.agent.evaluation import EvaluationRequest, evaluate_log
+from armwise.agent.evaluation import EvaluationRequest, replay
 from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
@@ -68,7 +68,7 @@ def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
         # the examples are the same up to the end, and the chain tells that a fact was changed
         assert find_difference(store, RULE)[1].startswith("its facts are not those that were joined")
         source = LogSource(store, config.reward)
-        evaluate_log(config, EvaluationRequest(candidates=("uniform",)), source, store, quietly)
+        replay(config, EvaluationRequest(candidates=("uniform",)), source, store, quietly)
         audit.audit_store(store, config, quietly)
         period.read_period(store, config, 0.0, NOW, quietly)
         listing.decisions(store, RULE, listing.DecisionFilter(), 100)

@@ -17,9 +17,9 @@ from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import length, read_log
+from armwise.feedback.sources import read_learned
 from armwise.feedback.training_log import read_examples
-from tests.feedback.examples import FEATURES, METRICS, example, some_examples, some_rule, write
+from tests.feedback.examples import FEATURES, METRICS, example, read_log, some_examples, some_rule, write
 
 RULE = RewardRule(metrics={"right": Metric()})
 
@@ -97,7 +97,7 @@ def test_a_gap_in_the_training_log_or_in_its_facts_is_an_error(store: Store) -> 
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > 2))
     assert len(read_log(store, RULE)) == 2
     with pytest.raises(LogGapError, match="the training log ends at 2, not at 5"):
-        read_log(store, RULE, upto=5)
+        read_learned(store, RULE, Selection(), 0, 5)
 
 
 def test_what_is_appended_meanwhile_is_not_read(store: Store) -> None:
@@ -109,9 +109,9 @@ def test_what_is_appended_meanwhile_is_not_read(store: Store) -> None:
         write(store, RULE.join, [example(seq) for seq in range(1, 20)])
 
     with patch.object(columns, "CHUNK", 5):
-        assert read_log(store, RULE, progress=tell).seq.tolist() == list(range(1, 9))
+        assert read_log(store, RULE, Selection(), tell).seq.tolist() == list(range(1, 9))
     assert told == [("reading the log", 5, 8), ("reading the log", 8, 8)]
-    assert length(store, RULE.join) == 19
+    assert len(read_log(store, RULE)) == 19
 
 
 def test_decisions_share_episodes_and_users(store: Store) -> None:

@@ -41,6 +41,7 @@ from armwise.feedback.training_log.settled import (
     find_settled_together,
     read,
 )
+from tests.feedback.examples import log_of, read_log
 
 WAIT_S, GRACE_S = 100.0, 2.0
 RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
@@ -178,7 +179,7 @@ def test_what_is_read_of_a_log_is_what_is_settled(store: Store, rule: RewardRule
     looked(store, [*facts, Tick(195.0)], rule)
     source = LogSource(store, rule)
     assert (source.settled.before, source.settled.n_open) == (100.0, 10)
-    log = source.log(rule)
+    log = log_of(source, rule)
     log = log.where(log.at < source.settled.before)
     assert log.at.max() < 100.0
     decisions = concatenate([*read_decisions(store, rule, 0.0, 1000.0)])
@@ -226,7 +227,7 @@ def test_an_estimate_of_what_is_settled_stays_as_it_is(
 def rewarded(store: Store, rule: RewardRule, now: Settled) -> list[tuple[float, float]]:
     """Return when the settled decisions were made, and what they earned."""
     try:
-        log = LogSource(store, rule).log(rule)
+        log = read_log(store, rule)
     except EmptyLogError:
         return []
     rows = zip(log.at.tolist(), log.reward.tolist(), strict=True)

@@ -14,10 +14,11 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.registry import prices
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import read_decisions, read_log
+from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Joiner, read_examples, settled, summary, take_epoch
 from armwise.feedback.training_log.draws import newest_draws
 from tests.feedback.conftest import decision, execution, value
+from tests.feedback.examples import read_log
 from tests.steps import change
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation import EvaluationRequest, evaluate_log
+from armwise.agent.evaluation import EvaluationRequest, replay
 from armwise.agent.lab.offline import Scoring, score_arms
 from armwise.agent.lab.routers import utilities
 from armwise.agent.lab.warmstart import InsertSettings, WarmStartError, label_decisions, make_contexts
@@ -591,23 +591,23 @@ def test_labels_teach_and_are_no_traffic(config: AppConfig, store: Store, tmp_pa
         log.append(traffic)
         join(log, settings)
         asked = EvaluationRequest(candidates=("fixed:dense", "configured"))
-        reports.append(evaluate_log(settings, asked, LogSource(log, settings.reward), None, lambda *_: None))
+        reports.append(replay(settings, asked, LogSource(log, settings.reward), None, lambda *_: None))
     other.close()
     with_labels, without = reports
-    assert (with_labels.excluded, without.excluded) == ({"labels": 180}, {})
-    assert (with_labels.rows, with_labels.earned) == (without.rows, without.earned)
-    assert with_labels.candidates[1] == without.candidates[1], "fixed:dense"
-    warm, empty = (report.candidates[2].estimates[1].value for report in reports)
+    assert (with_labels["excluded"], without["excluded"]) == ({"labels": 180}, {})
+    assert (with_labels["rows"], with_labels["earned"]) == (without["rows"], without["earned"])
+    assert with_labels["candidates"][1] == without["candidates"][1], "fixed:dense"
+    warm, empty = (report["candidates"][2]["estimates"][1]["value"] for report in reports)
     assert warm is not None
     assert empty is not None
-    assert warm.value > empty.value + 0.025
+    assert warm["value"] > empty["value"] + 0.025
 
 
 def test_a_log_of_labels_alone_cannot_be_evaluated(config: AppConfig, store: Store, tmp_path: Path) -> None:
     warmed(config, outcomes_file(tmp_path))
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(1e12)
     with pytest.raises(ValueError, match="left out: 90 labels"):
-        evaluate_log(config, EvaluationRequest(), LogSource(store, config.reward), store, lambda *_: None)
+        replay(config, EvaluationRequest(), LogSource(store, config.reward), store, lambda *_: None)
 
 
 def test_labels_of_a_log_are_scores(config: AppConfig, store: Store, tmp_path: Path) -> None:

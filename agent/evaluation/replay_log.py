@@ -1,0 +1,677 @@
+"""Replay: candidates decide every logged decision, then learn from it. One table, one loop, one document.
+
+    request --> candidates
+    blocks of the log --> the rows that can be evaluated; candidates decide these, then learn the block
+    all rows --> estimates, intervals, diagnostics, verdicts --> the document (`report.Document`)
+
+A candidate that learns decides before it learns (progressive validation). Those without a context (`served`,
+`uniform`, `fixed:<arm>`) are computed from the table; contexts are read only if something needs them.
+"""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import orjson
+
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation.candidates import (
+    Candidate,
+    CandidateError,
+    CandidateKind,
+    CandidateName,
+    CandidateService,
+    EvaluationError,
+    LeftOutError,
+    build_candidate,
+    parse_name,
+)
+from armwise.agent.evaluation.recompute import RecomputedCheck, recompute
+from armwise.agent.evaluation.report import (
+    DIRECT_ALONE,
+    CandidateResult,
+    Document,
+    Estimated,
+    Interval,
+    Stretch,
+    Weights,
+    covers,
+)
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.reporting import format_counts
+from armwise.agent.wings import PROPENSITY_DOUBT, load
+from armwise.arms.base import Progress
+from armwise.feedback.arrays import Flags, Floats
+from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, LogFilter, featurize, stack
+from armwise.feedback.decisions import Selection, format_time
+from armwise.feedback.events import Example
+from armwise.feedback.log import Store, without_password
+from armwise.feedback.ope import (
+    ESTIMATORS,
+    WITHOUT_PROPENSITIES,
+    EstimateWithInterval,
+    EstimatorResult,
+    Evaluation,
+    Predictions,
+    Verdict,
+    evaluate,
+    gate,
+    judge,
+)
+from armwise.feedback.registry import arm_sets, keys, versions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.sources import TrainingLog
+from armwise.feedback.training_log import Settled
+from armwise.feedback.training_log import examples as training_log_examples
+
+BLOCK = 256
+"""Examples whose contexts are in memory at once."""
+
+PLAIN = {
+    CandidateKind.SERVED: "The distribution that decided when the log was written.",
+    CandidateKind.UNIFORM: "Every eligible arm, with the same probability.",
+    CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
+}
+"""Candidates without a context, with their descriptions."""
+
+LEARNERS = (CandidateKind.CONFIGURED, CandidateKind.RECIPE, CandidateKind.POLICY)
+"""Candidates that learn as the log is replayed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """What a candidate would have drawn from.
+
+    Attributes:
+        name: Name of the candidate.
+        about: Description, in a sentence.
+        p: The distribution of each row, shape (n, n_arms); uniform in rows outside `kept`.
+        kept: Whether it is evaluated on a row, shape (n,).
+        left_out: Number of rows that it is not evaluated on, by reason.
+        notes: Remarks; a sentence each.
+        unsupported: Arms that it brings and that were never eligible in the log.
+        share: Largest share that it had as a canary; 0: it had none.
+    """
+
+    name: str
+    about: str
+    p: Floats
+    kept: Flags
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    share: float = 0.0
+
+
+# -- the loop ----------------------------------------------------------------------------------------
+
+
+def play(
+    candidates: Sequence[Candidate],
+    source: TrainingLog,
+    rule: RewardRule,
+    selection: Selection,
+    on_progress: Progress,
+    *,
+    describes: bool = False,
+) -> tuple[Log, list[Target]]:
+    """Let candidates decide the rows of a log that can be evaluated, and learn its examples.
+
+    Args:
+        candidates: Candidates in their state before the first example.
+        source: The log.
+        rule: The rule of rewards.
+        selection: Which decisions are rows; candidates learn from the others too.
+        on_progress: Called with the progress.
+        describes: Whether to compute features of the rows.
+
+    Raises:
+        EmptyLogError: No decision can be evaluated.
+        CandidateError: A candidate cannot decide, or cannot learn.
+    """
+    rows = LogFilter(selection, source.settled.before)
+    plays = [_Play(candidate) for candidate in candidates]
+    seqs, features = [], []
+    for table, examples in source.blocks(rule, selection, on_progress, contexts=bool(plays) or describes):
+        seqs.append(rows.add(table))
+        row_of = dict(zip(seqs[-1].tolist(), range(len(seqs[-1])), strict=True))
+        for each in plays:
+            each.begin(len(row_of), rows.column)
+        contexts = []
+        for block in _split(examples):
+            rewards = [_learned_reward(rule, example) for example in block]
+            for each in plays:
+                each.take(block, rewards, row_of)
+            contexts += [example.decision.context for example in block if example.seq in row_of]
+        if contexts and describes:
+            features.append(featurize(contexts))
+    columns, seq = rows.take_kept(), np.concatenate(seqs)
+    described = stack(features) if describes else None
+    log = Log(
+        **columns, describe=None if described is None else lambda at: described[np.searchsorted(seq, at)]
+    )
+    return log, [each.target(log, np.searchsorted(seq, log.seq)) for each in plays]
+
+
+def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    rest = iter(examples)
+    while block := list(islice(rest, BLOCK)):
+        yield block
+
+
+def _learned_reward(rule: RewardRule, example: Example) -> float | None:
+    """Return the reward that a learner learns; None: it does not learn the example."""
+    if training_log_examples.find_run(example.decision) is not None:
+        return None
+    return rule.compute_learned_reward(example)
+
+
+class _Play:
+    """A candidate, with its distributions so far."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self._candidate, self._left_out = candidate, Counter[str]()
+        self._p, self._kept = list[Floats](), list[Flags]()
+        self._column: Mapping[str, int] = {}
+
+    def begin(self, n: int, column: Mapping[str, int]) -> None:
+        """Add rows to be decided."""
+        self._p.append(np.zeros((n, len(column))))
+        self._kept.append(np.zeros(n, dtype=np.bool_))
+        self._column = column
+
+    def take(
+        self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
+    ) -> None:
+        """Decide the examples that are rows, and learn each after it was decided. Raises CandidateError."""
+        candidate, does = self._candidate, "decide"
+        try:
+            for example, reward in zip(candidate.see(block), rewards, strict=True):
+                if (row := row_of.get(example.seq)) is not None:
+                    does = "decide"
+                    self._decide(row, example)
+                does = "learn from"
+                candidate.learn(example, reward)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {candidate.name!r} cannot {does} a logged decision: {error}"
+            ) from error
+
+    def _decide(self, row: int, example: Example) -> None:
+        candidate = self._candidate
+        arms = tuple(arm for arm in example.decision.arms if arm in candidate.arms)
+        reason = ""
+        if example.seq <= candidate.after:
+            reason = candidate.reason
+        elif not arms:
+            reason = "none of the arms that it knows was eligible"
+        else:
+            try:
+                p = candidate.decide(example.decision, arms)
+            except LeftOutError as error:
+                reason = str(error)
+        if reason:
+            self._left_out[reason] += 1
+        else:
+            self._p[-1][row, [self._column[arm] for arm in arms]] = p
+            self._kept[-1][row] = True
+
+    def target(self, log: Log, rows: Any) -> Target:
+        """Return the target on the rows of a log, given their places among those that were decided."""
+        candidate = self._candidate
+        p = np.zeros((sum(map(len, self._p)), len(log.arms)))
+        start = 0
+        for part in self._p:
+            p[start : start + len(part), : part.shape[1]] = part
+            start += len(part)
+        self._p.clear()
+        p, kept = p[rows], np.concatenate(self._kept)[rows]
+        p[~kept] = uniform(log, ~kept)
+        return Target(
+            candidate.name,
+            candidate.about,
+            p,
+            kept,
+            dict(self._left_out.most_common()),
+            (*_notes(candidate.arms, log.arms), *candidate.notes()),
+            tuple(sorted(candidate.brought - log.column.keys())),
+            candidate.share,
+        )
+
+
+def uniform(log: Log, rows: Any = slice(None)) -> Floats:
+    """Return the uniform distribution over the eligible arms, shape (n, n_arms)."""
+    n_arms = len(log.arms)
+    eligible = np.ones((len(log), n_arms))[rows] if log.p_log is None else log.p_log[rows] > 0.0
+    share: Floats = eligible / eligible.sum(axis=1, keepdims=True)
+    return share
+
+
+def plain_target(log: Log, named: CandidateName) -> Target:
+    """Return the target of a candidate without a context. Raises CandidateError."""
+    n, about = len(log), PLAIN[named.kind].format(named.argument)
+    everywhere = np.ones(n, dtype=np.bool_)
+    if named.kind is CandidateKind.SERVED:
+        if log.p_log is not None:
+            return Target(named.name, about, log.p_log, everywhere)
+        known = log.has_propensities
+        reason = (
+            "only the probability of the drawn arm is on record" if known else "no propensity is on record"
+        )
+        return Target(named.name, about, uniform(log), ~everywhere, {reason: n})
+    if named.kind is CandidateKind.UNIFORM:
+        return Target(named.name, about, uniform(log), everywhere)
+    if named.argument not in log.arms:
+        raise CandidateError(
+            f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
+        )
+    kept = log.eligible(named.argument)
+    p = uniform(log)
+    p[kept] = np.eye(len(log.arms))[log.column[named.argument]]
+    left_out = {} if kept.all() else {"the arm could not have been drawn": int(n - kept.sum())}
+    return Target(named.name, about, p, kept, left_out)
+
+
+def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
+    """Yield remarks on arms that the candidate or the log lacks."""
+    if new := sorted(arms - set(logged)):
+        yield f"Never eligible in the log, so nothing is known about it here: {', '.join(new)}."
+    if gone := [arm for arm in logged if arm not in arms]:
+        yield f"Unknown to the candidate, which never draws it: {', '.join(gone)}."
+
+
+# -- the document ------------------------------------------------------------------------------------
+
+
+def replay(
+    config: AppConfig,
+    request: EvaluationRequest,
+    source: TrainingLog,
+    store: Store | None,
+    progress: Progress,
+) -> Document:
+    """Replay a log, and return what candidates would have earned.
+
+    Args:
+        config: Has the reward, the configured policy, the arms, the floor and the gate.
+        request: Candidates, selection and estimators.
+        source: The training log, or an export.
+        store: The log, for its versions; None if there is only an export.
+        progress: Called with the progress.
+
+    Raises:
+        EvaluationError: No usable decision is selected; or, as a CandidateError, a candidate is unknown or
+            cannot be evaluated on this log.
+        LogUnavailableError: Try again later.
+    """
+    rule, settled = request.apply_prices(config.reward), source.settled
+    service = CandidateService.from_config(config, rule, store, request.ceiling)
+    asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_named(request, ())))]
+    built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
+    predicts = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators)
+    try:
+        log, played = play(
+            built,
+            source,
+            rule,
+            read_selection(request, service),
+            progress,
+            describes=predicts and request.reward_model == "ridge",
+        )
+    except EmptyLogError as error:
+        wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"
+        raise EvaluationError(f"{error}{wait if UNSETTLED in str(error) else ''}") from None
+    request = _possible(request, log)
+    by_name = {target.name: target for target in played}
+    names = dict.fromkeys((request.baseline, *_named(request, log.arms)))
+    targets = [by_name.get(name) or plain_target(log, parse_name(name)) for name in names]
+    baseline = None if targets[0].name == CandidateKind.SERVED else request.baseline
+    if baseline is not None and not targets[0].kept.any():
+        reasons = format_counts(targets[0].left_out)
+        raise EvaluationError(f"no decision can be used to evaluate the baseline {baseline!r}: {reasons}")
+    rng, checked = np.random.default_rng(request.seed), None
+    if request.gate:
+        checked = RecomputedCheck() if store is None else recompute(store, config, log, rng, progress)
+    found = evaluate(
+        log,
+        {target.name: target.p for target in targets if target.kept.any()},
+        np.random.default_rng(request.seed),
+        kept={target.name: target.kept for target in targets},
+        baseline=baseline,
+        estimators=request.estimators,
+        interval=request.interval,
+        reward_range=rule.reward_range,
+        reward_model=request.reward_model,
+        cluster=None if request.cluster == "none" else request.cluster,
+        progress=progress,
+    )
+    known = None
+    if checked is not None and store is not None:
+        positions = versions.positions(store, rule.join, set(log.version.tolist()))
+        known = np.array([positions.get(number, 0) for number in log.version.tolist()])
+    results = []
+    for target in targets:
+        verdict = None
+        if checked is not None and target is not targets[0]:
+            verdict = _verdict(config, rule, log, target, checked, known)
+        results.append(_result(target, found.get(target.name), verdict, served=target is targets[0]))
+    excluded = Counter(log.excluded)
+    if store is not None and not request.selects:
+        excluded.update(store.count_unlearned())  # of the entire log, regardless of time
+    drawn = np.bincount(log.drawn, minlength=len(log.arms)) / len(log)
+    return Document(
+        request=request.model_dump(mode="json"),
+        source="an export" if store is None else without_password(config.database_url),
+        made_at=time.time(),
+        config="",
+        armwise=version("armwise"),
+        reward=rule.model_dump(mode="json"),
+        floor=config.explores.among(len(config.actions)),
+        rows=len(log),
+        questions=log.n_questions,
+        first_at=float(log.at.min()),
+        last_at=float(log.at.max()),
+        positions=[int(log.seq[0]), int(log.seq[-1])],
+        digest=_digest(log),
+        excluded=dict(excluded.most_common()),
+        earned=float(log.reward.mean()),
+        drawn=dict(zip(log.arms, drawn.tolist(), strict=True)),
+        arm_colours={arm: at for at, arm in enumerate(() if store is None else arm_sets.list_defined(store))},
+        candidates=results,
+        assumptions=[
+            *filter(None, [load(PROPENSITY_DOUBT)(log, settled.before)]),
+            *source.remarks(rule),
+            *_provenance(log),
+            *_remarks_on_cluster(request, log),
+            *_assumptions([parse_name(name) for name in names], checked, log),
+            *_note_unsettled(settled, len(log), rule.wait_time),
+        ],
+    )
+
+
+def _named(request: EvaluationRequest, arms: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested candidates; by default a uniform choice, each arm, and the configured policy."""
+    fixed = (f"{CandidateKind.FIXED}:{arm}" for arm in arms)
+    return request.candidates or (CandidateKind.UNIFORM.value, *fixed, CandidateKind.CONFIGURED.value)
+
+
+def read_selection(request: EvaluationRequest, service: CandidateService) -> Selection:
+    """Return the selection of a request. Raises CandidateError for an unknown version."""
+    first, last = request.versions or (1, 0)
+    prefix, excluded = ("", "") if request.project is None else keys.ids_within(request.project)
+    names = [parse_name(name) for name in request.candidates]
+    after = 0
+    if names and all(name.kind is CandidateKind.CANARY for name in names):  # nothing earlier can matter
+        after = min(service.version(name)[1].examples_seq for name in names)
+    return Selection(
+        since=None if request.since is None else request.since.timestamp(),
+        until=None if request.until is None else request.until.timestamp(),
+        versions=tuple(range(first, last + 1)),
+        features=request.selected_features,
+        prefix=prefix,
+        excluded_id_part=excluded,
+        after=after,
+    )
+
+
+def _verdict(
+    config: AppConfig,
+    rule: RewardRule,
+    log: Log,
+    target: Target,
+    checked: RecomputedCheck,
+    known: Any,
+) -> dict[str, Any]:
+    """Return the verdict of the gate on a candidate.
+
+    What was served includes a canary's share, so its gain over what was served is (1 - share) times its gain
+    over the other policy. A negative margin is scaled by the same factor.
+    """
+    reason, kept = None, target.kept
+    if target.unsupported:
+        # the log has no rewards of these arms; a share of the traffic would give some
+        reason = (
+            f"It brings {', '.join(target.unsupported)}, which no decision of the log could have drawn: "
+            "nothing is known of what it earns. Make it live first (`armwise apply`), or use --force."
+        )
+    elif not kept.any():
+        reason = f"No decision is left to judge it by: {format_counts(target.left_out)}."
+    if reason is not None:
+        verdict = Verdict(False, (reason,), None, (), undecided=not target.unsupported)
+    else:
+        spec = config.judging_gate
+        if spec.margin < 0.0:
+            spec = spec.model_copy(update={"margin": spec.margin * (1.0 - target.share)})
+        verdict = judge(
+            spec,
+            log if kept.all() else log.where(kept),
+            target.p[kept],
+            reward_range=rule.reward_range,
+            known=None if known is None else known[kept],
+            checked=checked.checked,
+            mismatched=checked.mismatched,
+        )
+    document: dict[str, Any] = orjson.loads(orjson.dumps(verdict.document()))
+    return {**document, "canary_share": target.share} if target.share else document
+
+
+def _result(
+    target: Target, found: Evaluation | None, verdict: dict[str, Any] | None, *, served: bool
+) -> CandidateResult:
+    drawn = found is not None and bool(found.weight.any())
+    return CandidateResult(
+        name=target.name,
+        about=target.about,
+        rows=0 if found is None else len(found.log),
+        excluded=dict(target.left_out),
+        notes=list(target.notes),
+        estimates=[] if found is None else [_estimated(each, _doubt(found.log)) for each in found.estimates],
+        weights=describe_weights(found, served=served) if found is not None and drawn else None,
+        shares={} if found is None else {each.arm: each.target for each in found.diagnostics.overlap},
+        over_time=over_time(found.log, found.weight) if found is not None and drawn else [],
+        verdict=verdict,
+    )
+
+
+def _doubt(log: Log) -> str:
+    """Return the reason to doubt every figure of a log; empty if its propensities were recorded."""
+    if not log.has_propensities:
+        return DIRECT_ALONE
+    return "propensities were estimated, not recorded" if log.estimated else ""
+
+
+def _estimated(estimate: EstimatorResult, doubt: str) -> Estimated:
+    return Estimated(
+        estimator=estimate.estimator,
+        value=_interval(estimate.value),
+        difference=_interval(estimate.difference),
+        effective_n=estimate.effective_n,
+        note=estimate.note if estimate.value is None else "; ".join(filter(None, (estimate.note, doubt))),
+        covers=covers(estimate.estimator),
+    )
+
+
+def _interval(found: EstimateWithInterval | None) -> Interval | None:
+    if found is None:
+        return None
+    return Interval(value=found.value, low=found.low, high=found.high, kind=found.kind)
+
+
+def describe_weights(found: Evaluation, *, served: bool) -> Weights:
+    """Return the weights of a candidate; those of the baseline, which is `served`, raise no warnings."""
+    diagnostics = found.diagnostics
+    return Weights(
+        effective_n=diagnostics.effective_n,
+        largest=diagnostics.largest_weight,
+        mean=diagnostics.mean_weight,
+        mean_error=diagnostics.mean_weight_error,
+        arms=[
+            {
+                "arm": overlap.arm,
+                "drawn": overlap.logged,
+                "wanted": overlap.target,
+                "overlap": overlap.covered,
+                "effective_n": overlap.effective_n,
+                "largest": overlap.largest_weight,
+            }
+            for overlap in diagnostics.overlap
+        ],
+        warnings=[] if served else list(_warnings(found)),
+    )
+
+
+def _warnings(found: Evaluation) -> Iterator[str]:
+    """Yield warnings about weights beyond the thresholds of the gate."""
+    diagnostics = found.diagnostics
+    if diagnostics.effective_n < gate.LEAST_EFFECTIVE_N:
+        yield (
+            f"The {diagnostics.n:,} decisions carry as much information as {diagnostics.effective_n:,.0f} "
+            "decisions of the candidate: too few."
+        )
+    largest = float(found.weight.max() / found.weight.sum())
+    if largest > gate.LARGEST_SHARE:
+        yield f"A single decision has {largest:.0%} of all weight."
+    if abs(diagnostics.mean_weight_z) > gate.LARGEST_WEIGHT_ERROR:
+        yield (
+            f"The mean weight is {diagnostics.mean_weight:.3f}, which is "
+            f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "
+            "logged propensities may be wrong."
+        )
+
+
+STRETCHES, FEWEST = 12, 25
+"""Most stretches of a log, and fewest rows in each."""
+
+
+def over_time(log: Log, weight: Floats) -> list[Stretch]:
+    """Return the value along the log, in stretches of equally many rows, by the weight of each row."""
+    pieces = np.array_split(np.arange(len(log)), max(1, min(STRETCHES, len(log) // FEWEST)))
+    return [
+        Stretch(
+            since=float(log.at[rows].min()),
+            until=float(log.at[rows].max()),
+            rows=len(rows),
+            value=float(weight[rows] @ log.reward[rows] / weight[rows].sum()) if weight[rows].any() else None,
+        )
+        for rows in pieces
+    ]
+
+
+REFUSED = (
+    "The log has no propensities, which {} needs: it weighs what an arm earned by how "
+    "likely the arm was drawn. Only --estimator dm works without them. Log the probability of the "
+    "drawn arm with each decision (`armwise import --propensity` or `--distribution`), or estimate it from "
+    "repeated contexts (`armwise import --estimate-propensities`)."
+)
+
+DIRECT = (
+    "The log has no propensities, so every figure comes from the direct model, dm, and is right only if the "
+    "model is. It assumes that rewards depend on what is on record of the question and on the arm, and that "
+    "nothing unobserved chose the arm. Its intervals cover the spread of the predictions, not their error."
+)
+
+ESTIMATES = (
+    "Propensities of {:,} of {:,} decisions were estimated from frequencies, not recorded: every figure "
+    "assumes that the counted context was all that the logging policy saw, and that it never changed. "
+    "Intervals leave the error of the estimate out."
+)
+
+ALL_ELIGIBLE = "The log does not say which arms were eligible, so every arm counts as always eligible."
+
+
+def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
+    """Return the request, with estimators for a log without propensities if it names none.
+
+    Raises:
+        EvaluationError: The requested gate or estimators need propensities.
+    """
+    if log.estimated and request.gate:
+        raise EvaluationError(
+            "The gate needs the propensities of the draws, but this log has propensities estimated from "
+            "frequencies, which no check can confirm. Remove --gate, or log the drawn arm's probability."
+        )
+    if log.has_propensities:
+        return request
+    if request.gate:
+        raise EvaluationError(REFUSED.format("the gate"))
+    if "estimators" not in request.model_fields_set:
+        return request.model_copy(update={"estimators": WITHOUT_PROPENSITIES})
+    needing = [name for name in request.estimators if name not in WITHOUT_PROPENSITIES]
+    if needing:
+        raise EvaluationError(REFUSED.format(" and ".join(needing)))
+    return request
+
+
+def _provenance(log: Log) -> Iterator[str]:
+    """Yield the assumptions behind every figure of a log without recorded propensities."""
+    if not log.has_propensities:
+        yield DIRECT
+    if log.estimated:
+        yield ESTIMATES.format(log.estimated, len(log))
+    if log.p_log is None:
+        yield ALL_ELIGIBLE
+
+
+def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:
+    """Yield a remark if no two decisions share a cluster, such as a question or an episode."""
+    if request.cluster in ("episode", "user") and log.cluster(request.cluster).n_questions == len(log):
+        yield (
+            f"No two decisions are on record with the same {request.cluster}: each is an observation by "
+            "itself, as with --cluster none."
+        )
+
+
+def _digest(log: Log) -> str:
+    """Return a digest of the rows."""
+    digest = hashlib.blake2b("\0".join(log.arms).encode(), digest_size=16)
+    for column in (log.seq, log.drawn, log.propensity, log.reward):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()
+
+
+def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | None, log: Log) -> Iterator[str]:
+    """Yield the assumptions of the estimates."""
+    yield (
+        "Values are measured on explored turns that succeeded and got feedback. The others are assumed to be "
+        "missing at random."
+    )
+    if log.has_propensities and not log.estimated:
+        yield (
+            "Arms were drawn with the logged propensities, and rewards depend on the question and the drawn "
+            "arm, not on earlier draws."
+        )
+    if checked is not None:
+        again = f"{checked.checked:,} distributions were recomputed, and {checked.mismatched:,} differed"
+        yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
+    if any(candidate.kind in LEARNERS for candidate in candidates):
+        yield (
+            "A learning candidate returns its distribution for each decision before it learns from it; "
+            "decisions that are not selected, and labels, are only learned from."
+        )
+
+
+def _note_unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
+    """Yield a note on decisions that estimates leave out because they may still get feedback."""
+    if settled.is_whole:
+        return
+    later = (
+        f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so "
+        "far has read the log since: if it is stopped, start it."
+    )
+    if settled.n_open:
+        share = settled.n_open / (settled.n_open + rows)
+        yield (
+            f"{settled.n_open:,} decisions since {format_time(settled.before)} ({share:.0%} of all) may "
+            f"still get feedback and are not in the estimates. {later}"
+        )
+    else:
+        yield (
+            f"Decisions since {format_time(settled.before)} could still get feedback when the log "
+            f"was written, and are not in the estimates. {later}"
+        )
