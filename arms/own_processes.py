@@ -64,6 +64,11 @@ def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:
     variables["PYTHONSAFEPATH"] = "1"
     variables["PYTHONUTF8"] = "1"
     variables.pop("PYTHONWARNINGS", None)
+    except_this_machine(variables)
+
+
+def except_this_machine(variables: MutableMapping[str, str]) -> None:
+    """Have what inherits an environment ask this machine without a proxy."""
     known = variables.get("NO_PROXY") or variables.get("no_proxy") or ""
     names = [name.strip() for name in known.split(",") if name.strip()]
     text = ",".join(dict.fromkeys([*names, *THIS_MACHINE]))

@@ -40,6 +40,7 @@ VERBS = {
     "serve": Verb("cli.serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("cli.service:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("cli.service:feedback", SERVE, "Rate an answer."),
+    "wrap": Verb("cli.wrap:wrap", SERVE, "Start a coding agent that asks the service, and say what it cost."),
     "replay": Verb(
         "cli.evaluate:replay",
         EVALUATE,
@@ -181,6 +182,7 @@ def _print_version(flag: bool) -> None:
 
 @app.callback()
 def armwise(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -192,6 +194,8 @@ def armwise(
     it writes.
     """
     del version
+    if context.invoked_subcommand == "wrap":  # what it starts gets the environment as it is
+        return
     from armwise.arms.local_ray import UMASK  # here: a list of verbs loads no package of ours
     from armwise.arms.own_processes import keep_apart
 

@@ -29,7 +29,18 @@ START_A_LOG = {
 READ_NO_LOG = {
     *("init", "models", "schema", "doctor"),
     # over HTTP
-    *("ask", "feedback", "status", "apply", "promote", "rollback", "canary", "verify", "lab simulate"),
+    *(
+        "ask",
+        "wrap",
+        "feedback",
+        "status",
+        "apply",
+        "promote",
+        "rollback",
+        "canary",
+        "verify",
+        "lab simulate",
+    ),
     # files and corpora
     *("ingest", "import"),
     *(f"lab {verb}" for verb in ("synthesize", "label", "train", "evaluate-router", "portfolio")),
