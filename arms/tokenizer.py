@@ -1,8 +1,13 @@
 """Words of a text in any script: of an index, of a feature, of a count.
 
-A word is a run of letters, digits and underscores with their combining marks. Where a script has no blanks
-between words, each character is a word, and so are each two neighbours: no dictionary has to know them, and
-question and passage are split alike.
+A word is a run of letters and digits with their combining marks. Where a script has no blanks between words,
+each character is a word, and so are each two neighbours: no dictionary has to know them, and question and
+passage are split alike.
+
+A name of a program, a part or a product is a word as well, besides the words that it is made of:
+`getUserById`, `parse_retry_after`, `node.js`, `.NET`, `PPR-9087`. In `C#`, the letter alone is no word.
+
+`armwise.arms.stems` adds what the words of one language have in common.
 
 Stop words change the recall of BM25 more than its own parameters do, so the list is
 part of this project and a parameter of the arm.
@@ -15,11 +20,13 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterator, Set
-from typing import Literal
+from functools import _lru_cache_wrapper, cache, lru_cache
+from itertools import chain
+from typing import Literal, TypeAlias
 
 import regex
 
-VERSION = 2
+VERSION = 3
 """Version of the words of a text, raised when they change; part of the identity of what is stored by word."""
 
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Line_Break=SA}\u3006\u3031-\u3035\u30fc]"
@@ -71,16 +78,40 @@ _CHARACTER = regex.compile(r"\X")
 _COUNTED = re.compile(r"\S+|\s{41,}")
 """What has a length: a run without blanks, and blanks, more than `LONGEST_WORD` of them."""
 
-_PLAIN_WORD = re.compile(r"\w+")
+_PLAIN_WORD = re.compile(r"[^\W_]+")
 
-_PLAIN_CONTRACTION = re.compile(r"\w+(?:['\u2019]\w+)*")
+_PLAIN_CONTRACTION = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
-_LETTERS = rf"(?:(?!{PAIRED})[\p{{L}}\p{{N}}_]\p{{M}}*)+"
+_LETTER = rf"(?:(?!{PAIRED})[\p{{L}}\p{{N}}]\p{{M}}*)"
+
+_LETTERS = rf"{_LETTER}+"
 
 _WORD = regex.compile(rf"((?:{PAIRED}\p{{M}}*)+)|{_LETTERS}")
 """A word of any script; of one of `PAIRED`, group 1 is a run of its characters."""
 
 _CONTRACTION = regex.compile(rf"((?:{PAIRED}\p{{M}}*)+)|{_LETTERS}(?:['\u2019]{_LETTERS})*")
+
+_NO_LETTER_BEFORE = rf"(?<![\p{{N}}\p{{M}}])(?<!(?!{PAIRED})\p{{L}})"
+
+_SIGNED_LETTER = regex.compile(rf"{_NO_LETTER_BEFORE}(?!{PAIRED})\p{{L}}(?:\+\+|#)(?!(?!{PAIRED})\p{{L}})")
+"""A language such as C++, C# or F#, whose letter alone says little."""
+
+_NAME = regex.compile(
+    rf"(?:{_NO_LETTER_BEFORE}(?<!\.)\.(?=\p{{L}}))?"
+    rf"{_LETTERS}(?:(?:\.|_+|-){_LETTERS})*(?:\+\+(?!{_LETTER}))?"
+)
+"""A word, or a name with signs: `.NET`, `node.js`, `a_b`, `PPR-9087`, `notepad++`."""
+
+_HUMP = regex.compile(r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll}{2})", regex.VERSION1)
+"""Where a part of `parseHTMLPage` begins. The plural of capitals, as in `getIDs`, is no part."""
+
+CACHED_RUNS, CACHED_CHARACTERS = 1 << 16, 40
+"""Most runs without blanks whose words are kept, and their longest; longer ones seldom come again."""
+
+_AROUND = ",;:!?()[]\"'\u201c\u201d"
+
+RunReader: TypeAlias = "_lru_cache_wrapper[tuple[str, ...]]"
+"""A cached function from a run without blanks to its words."""
 
 _ANY_SCRIPT = re.compile(
     "[\u00ad\u0300-\u1fff\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20d0-\u20ff\u2ce0-\U0010ffff]"
@@ -126,11 +157,59 @@ def words(text: str, stop_words: StopWords = "none") -> list[str]:
 
     >>> words("Who wrote 'The Waste Land'?", "english")
     ['wrote', 'waste', 'land']
+    >>> words("getUserById")
+    ['get', 'user', 'by', 'id', 'getuserbyid']
     >>> words("\u6771\u4eac")
     ['\u6771', '\u6771\u4eac', '\u4eac']
     """
+    return read_runs(text, _reader(stop_words))
+
+
+@cache
+def _reader(stop_words: StopWords) -> RunReader:
     left_out = STOP_WORDS[stop_words]
-    return [word for word in split_words(fold(text), pairs=True) if word not in left_out]
+
+    @lru_cache(CACHED_RUNS)
+    def read(run: str) -> tuple[str, ...]:
+        return tuple(word for part in read_run(run) for word in part if word not in left_out)
+
+    return read
+
+
+def read_runs(text: str, read: RunReader) -> list[str]:
+    """Return what a cached function makes of each run of a text between blanks; long ones are not cached."""
+    runs = text.split()
+    if max(map(len, runs), default=0) <= CACHED_CHARACTERS:
+        return list(chain.from_iterable(map(read, runs)))
+    return [
+        word for run in runs for word in (read if len(run) <= CACHED_CHARACTERS else read.__wrapped__)(run)
+    ]
+
+
+def read_run(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of a run without blanks, and its names, which are the same in every sentence.
+
+    >>> read_run("softLogout()"), read_run("C#,")
+    ((('soft', 'logout'), ('softlogout',)), ((), ('c#',)))
+    """
+    bare = run.strip(_AROUND).rstrip(".")
+    if bare.isascii() and bare.isalpha() and (bare[1:].islower() or bare.isupper() or len(bare) == 1):
+        return (bare.lower(),), ()
+    text = run if _is_plain(run) else unicodedata.normalize("NFKC", _show(run))
+    names = list(map(fold, _SIGNED_LETTER.findall(text)))
+    text = _SIGNED_LETTER.sub(" ", text)
+    found, humped = split_words(fold(text), pairs=True), list[str]()
+    for written in split_words(text):
+        parts = [] if written[1:].islower() or written.isupper() else _HUMP.split(written)
+        if len(parts) > 1:
+            humped.append(fold(written))
+            found += [word for part in parts if len(part) > 1 for word in split_words(fold(part))]
+    names += humped
+    for name in _NAME.findall(text):
+        is_hyphenated = "-" in name and not any(map(str.isdigit, name))  # a phrase, such as well-known
+        if not is_hyphenated and any(sign in name for sign in "._-+"):
+            names.append(fold(name))
+    return tuple(word for word in found if word not in humped), tuple(names)
 
 
 def fold(text: str) -> str:
@@ -142,10 +221,14 @@ def fold(text: str) -> str:
     lower = text.casefold()
     if _is_plain(lower) and unicodedata.is_normalized("NFKC", lower):
         return lower
-    spelled = _SPELLED_SYMBOL.sub(r" \g<0> ", _LEFT_OUT.sub("", text))
-    bare = _OPTIONAL_MARKS.sub("", unicodedata.normalize("NFKD", spelled))
+    bare = _OPTIONAL_MARKS.sub("", unicodedata.normalize("NFKD", _show(text)))
     decimal = _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0], digit[0])), bare)
     return unicodedata.normalize("NFKC", decimal.casefold())
+
+
+def _show(text: str) -> str:
+    shown: str = _SPELLED_SYMBOL.sub(r" \g<0> ", _LEFT_OUT.sub("", text))
+    return shown
 
 
 def split_words(text: str, *, contractions: bool = False, pairs: bool = False) -> list[str]:

@@ -23,7 +23,7 @@ from rich.table import Table
 from armwise.agent.lab.simulation import load_questions
 from armwise.arms.corpus.readers import open_source
 from armwise.arms.retrievers.bm25 import BM25Params, WordWeights
-from armwise.arms.tokenizer import words
+from armwise.arms.stems import index_words
 from armwise.arms.top_k import best
 
 QUERIES = 100
@@ -46,7 +46,11 @@ def zipf(n_passages: int, rng: np.random.Generator) -> Documents:
 def read(path: Path) -> Documents:
     """Return the words of a corpus, titles and texts, without stop words."""
     records = open_source(path).records(0)
-    return [words(f"{p.title} {p.text}", "english") for record in records for p in record.passages]
+    return [
+        index_words(f"{p.title} {p.text}", "english", "english")
+        for record in records
+        for p in record.passages
+    ]
 
 
 def questions(documents: Documents, rng: np.random.Generator) -> Documents:
@@ -58,7 +62,10 @@ def questions(documents: Documents, rng: np.random.Generator) -> Documents:
 def asked(path: Path, rng: np.random.Generator) -> Documents:
     """Return the words of some questions of a file, without stop words."""
     everything = load_questions(path)
-    return [words(everything[n].question, "english") for n in rng.choice(len(everything), QUERIES, False)]
+    return [
+        index_words(everything[n].question, "english", "english", question=True)
+        for n in rng.choice(len(everything), QUERIES, False)
+    ]
 
 
 def compare(label: str, documents: Documents, table: Table, queries: Path | None = None) -> None:

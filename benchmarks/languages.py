@@ -1,4 +1,4 @@
-r"""Recall of BM25 in six languages, by the words of this project and by what `\w+` finds.
+r"""Recall of BM25 in six languages, by the words and English stems of this project and by what `\w+` finds.
 
     python benchmarks/languages.py
 
@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from armwise.arms.retrievers.bm25 import BM25Params, WordWeights
-from armwise.arms.tokenizer import ENGLISH, words
+from armwise.arms.stems import index_words
+from armwise.arms.tokenizer import ENGLISH
 from armwise.arms.top_k import best
 
 TEXTS = Path(__file__).with_suffix(".json")
@@ -35,7 +36,7 @@ def runs(text: str) -> list[str]:
 
 def rules(text: str) -> list[str]:
     """Return the words as an index has them."""
-    return words(text, "english")
+    return index_words(text, "english", "english")
 
 
 def recalls(split: Split, texts: dict[str, list[tuple[str, str]]], form: str) -> dict[str, list[float]]:

@@ -28,7 +28,7 @@ from armwise.arms.engines.collection import (
 from armwise.arms.engines.conditions import Order, build_condition, load_metadata
 from armwise.arms.filters import GROUPS, Scalar
 from armwise.arms.relative_paths import LocalName
-from armwise.arms.tokenizer import words
+from armwise.arms.stems import Language, index_words
 
 PAGE = 1000
 
@@ -66,6 +66,9 @@ class QdrantParams(EngineParams):
     path: LocalName | None = Field(
         None,
         description="Folder of a database inside the process, for small collections. Null if you set `url`.",
+    )
+    language: Language = Field(
+        "english", description="Language of the words: other forms of a word are found as well."
     )
     fields: PayloadFields = Field(
         PayloadFields(), description="Fields, for a collection that another program fills."
@@ -146,8 +149,6 @@ class QdrantFilters:
 class QdrantCollection:
     """A collection of Qdrant."""
 
-    row_format = FORMAT_WITH_WORDS
-
     def __init__(self, params: QdrantParams) -> None:
         module = client("qdrant_client", "qdrant")
         self._models: Any = module.models
@@ -170,9 +171,14 @@ class QdrantCollection:
             )
         self._filters = QdrantFilters(self._models, params.fields.metadata)
 
+    @property
+    def row_format(self) -> str:
+        """The version of the stored words, and their language."""
+        return f"{FORMAT_WITH_WORDS}.{self._params.language}"
+
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word of the query, by BM25."""
-        weights = sparse(query.text, query=True)
+        weights = sparse(query.text, self._params.language, query=True)
         if not weights:
             return []
         vector = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
@@ -267,7 +273,7 @@ class QdrantCollection:
         self._connection.upsert(self._name, points, wait=True)
 
     def _vectors(self, row: Row) -> dict[str, Any]:
-        weights = sparse(row.search, query=False)
+        weights = sparse(row.search, self._params.language, query=False)
         vectors: dict[str, Any] = {}
         if weights:
             vectors["words"] = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
@@ -294,16 +300,17 @@ def in_folder(path: str) -> Any:
     return opened
 
 
-def sparse(text: str, *, query: bool) -> Mapping[int, float]:
+def sparse(text: str, language: Language, *, query: bool) -> Mapping[int, float]:
     """Return the words of a text as a sparse vector: the term frequency part of BM25.
 
     Args:
         text: The text.
+        language: Language of the words.
         query: Whether it is a question, whose words have their plain counts.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond.
     """
-    terms = words(text, "english")
+    terms = index_words(text, language, "english", question=query)
     times = Counter(int.from_bytes(hashlib.blake2b(w.encode(), digest_size=4).digest()) for w in terms)
     damping = K1 * (1 - B + B * len(terms) / USUAL_WORDS)
     return {word: float(n) if query else n * (K1 + 1) / (n + damping) for word, n in times.items()}

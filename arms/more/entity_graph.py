@@ -19,6 +19,7 @@ from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes.build_once import build, check, folder
 from armwise.arms.manifest import Identity
 from armwise.arms.more.entities import Titles
+from armwise.arms.tokenizer import VERSION
 
 FORMAT = 3
 """Version of the files and of the extraction."""
@@ -266,4 +267,4 @@ def _key(name: str) -> int:
 
 
 def _identity(corpus: Corpus) -> Identity:
-    return {"format": FORMAT, "corpus": corpus.digest}
+    return {"format": FORMAT, "words": VERSION, "corpus": corpus.digest}

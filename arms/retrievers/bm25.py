@@ -10,7 +10,7 @@ between processes.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,16 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
 from armwise.arms.manifest import Identity
 from armwise.arms.retrievers.kind import Kind, Members, Resources, make_version_reader
-from armwise.arms.tokenizer import VERSION, StopWords, words
+from armwise.arms.stems import INDEX_VERSION, SAMPLE, Language, find_language, index_words
+from armwise.arms.tokenizer import StopWords
 from armwise.arms.top_k import best
 from armwise.number import Number
 
-FORMAT = 1
+FORMAT = 2
 """Format of the files below; raised when their contents change."""
+
+LANGUAGE = "language.txt"
+"""File of the language of the stems."""
 
 PROGRESS_EVERY = 10_000
 
@@ -48,6 +52,13 @@ class BM25Params(BaseModel):
     )
     b: Number = Field(0.75, ge=0.0, le=1.0, description="How much a passage's length lowers its score.")
     stop_words: StopWords = Field("english", description="Words to ignore.")
+    language: Literal["auto"] | Language = Field(
+        "auto",
+        description=(
+            "Language of the passages, in which other forms of a word are found as well, such as its plural: "
+            "`auto` detects it, and `none` finds only the same form."
+        ),
+    )
     title_weight: int = Field(
         1, ge=0, le=1000, description="Weight of the title, relative to 1 for the text."
     )
@@ -63,10 +74,13 @@ class BM25Arm:
 
     backbones: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, corpus: Corpus, params: BM25Params, columns: "WordWeights") -> None:
+    def __init__(
+        self, name: str, corpus: Corpus, params: BM25Params, language: Language, columns: "WordWeights"
+    ) -> None:
         self.name = name
         self._corpus = corpus
         self._params = params
+        self._language: Language = language
         self._columns = columns
 
     @classmethod
@@ -77,7 +91,10 @@ class BM25Arm:
         identity = _identity(corpus, params)
 
         def write(unfinished: Path) -> None:
-            WordWeights.build(_documents(corpus, params, progress), corpus.order(), params).save(unfinished)
+            language = _find_language(corpus) if params.language == "auto" else params.language
+            documents = _documents(corpus, params, language, progress)
+            WordWeights.build(documents, corpus.order(), params).save(unfinished)
+            (unfinished / LANGUAGE).write_text(language)
 
         build_once.build(build_once.folder(indexes, "bm25", identity), identity, write)
 
@@ -87,11 +104,13 @@ class BM25Arm:
         identity = _identity(corpus, params)
         target = build_once.folder(indexes, "bm25", identity)
         build_once.check(target, identity)
-        return cls(name, corpus, params, WordWeights.load(target))
+        language = cast(Language, (target / LANGUAGE).read_text())
+        return cls(name, corpus, params, language, WordWeights.load(target))
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return passages with at least one word of the query, at most `k` of them."""
-        scores, matched = self._columns.scores(words(query.text, self._params.stop_words))
+        asked = index_words(query.text, self._language, self._params.stop_words, question=True)
+        scores, matched = self._columns.scores(asked)
         permitted = self._corpus.find_permitted(query)
         if permitted is not None:
             matched = matched[permitted.mask[self._columns.positions(matched)]]
@@ -217,17 +236,26 @@ class WordWeights:
 _ARRAYS = ("starts", "rows", "weights", "order")
 
 
-def _documents(corpus: Corpus, params: BM25Params, progress: Progress | None) -> Iterator[list[str]]:
+def _find_language(corpus: Corpus) -> Language:
+    """Return the language of a corpus, from passages that are spread evenly over it."""
+    step = -(-len(corpus) // SAMPLE)
+    sample = corpus.passages(list(range(0, len(corpus), step)))
+    return find_language(f"{passage.title} {passage.text}" for passage in sample)
+
+
+def _documents(
+    corpus: Corpus, params: BM25Params, language: Language, progress: Progress | None
+) -> Iterator[list[str]]:
     """Yield the words of each passage, title first, in order of position."""
     for done, passage in enumerate(corpus, start=1):
-        title = words(passage.title, params.stop_words)
-        yield title * params.title_weight + words(passage.text, params.stop_words)
+        title = index_words(passage.title, language, params.stop_words)
+        yield title * params.title_weight + index_words(passage.text, language, params.stop_words)
         if progress is not None and (done % PROGRESS_EVERY == 0 or done == len(corpus)):
             progress("indexing words", done, len(corpus))
 
 
 def _identity(corpus: Corpus, params: BM25Params) -> Identity:
-    return {"format": FORMAT, "words": VERSION, "corpus": corpus.digest, **params.model_dump()}
+    return {"format": FORMAT, "words": INDEX_VERSION, "corpus": corpus.digest, **params.model_dump()}
 
 
 def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:

@@ -199,7 +199,7 @@ def _other(word: str, is_rare: Callable[[str], bool], rng: np.random.Generator) 
 
 _WORD = re.compile(r"\w+")
 
-VERSION = "1"
+VERSION = "2"
 """Version of the rules, part of the identity of questions."""
 
 SAMPLED = 100_000

@@ -174,8 +174,8 @@ def test_a_router_that_fits_is_taken_with_its_path_made_absolute(
         ({"backbones": {"teeny": {"model": "hashing:16"}}, "arms": {"none": {"kind": "none"}}},
          "router: it was trained on backbone 'tiny', which is not declared; did you mean 'teeny'?"),
         ({"backbones": {"tiny": {"model": "hashing:32"}}},
-         "router: it was trained on another backbone 'tiny': its model is 'hashing-32-2' here and was "
-         "'hashing-16-2'"),
+         "router: it was trained on another backbone 'tiny': its model is 'hashing-32-3' here and was "
+         "'hashing-16-3'"),
         ({"backbones": {"tiny": {"model": "hashing:16", "query_prefix": "query: "}}},
          "its prefix is 'query: ' here and was ''"),
         ({"backbones": {"tiny": {"model": "./nowhere"}}}, "nowhere': there is no file or folder"),

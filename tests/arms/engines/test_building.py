@@ -182,11 +182,11 @@ def test_a_search_by_vectors_considers_128_to_1000_candidates(table: PostgresTab
 
 def test_words_weigh_as_in_bm25_of_eighty_words() -> None:
     pytest.importorskip("qdrant_client")
-    assert list(sparse("rivers rivers bridge", query=True).values()) == [2.0, 1.0]
-    found = sparse(" ".join(["river", "river", *(f"word{n}" for n in range(78))]), query=False)
+    assert list(sparse("rivers rivers bridge", "none", query=True).values()) == [2.0, 1.0]
+    found = sparse(" ".join(["river", "river", *(f"word{n}" for n in range(78))]), "none", query=False)
     assert sorted(found.values())[-1] == pytest.approx(2 * 2.2 / 3.2)
     assert sorted(found.values())[0] == pytest.approx(1.0)
-    (alone,) = sparse("river", query=False).values()
+    (alone,) = sparse("river", "none", query=False).values()
     assert alone == pytest.approx(2.2 / (1 + 1.2 * (0.25 + 0.75 / 80)))
 
 

@@ -94,10 +94,78 @@ def test_the_best_are_those_of_a_full_sort(scores: np.ndarray, k: int) -> None:
     assert best(scores, k).tolist() == expected
 
 
+NOTES = {
+    "camel": "openSessionByToken starts a session for a browser.",
+    "snake": "wait_before_retry holds the pause between two calls.",
+    "biometric": "showPinDialog comes up again after hardLock.",
+    "part-4411": "KVX-4411 The rotor stops when it is wet.",
+    "part-2077": "KVX-2077 The lamp flickers. KVX KVX KVX",
+    "advisory": "ADV-2021-7788 A guest reads the files of others.",
+    "cpp": "C++ modules shorten the time of a build.",
+    "csharp": "C# records compare by their values.",
+    "c": "C has pointers; a union shares its bytes.",
+    "dotnet": ".NET runtimes collect garbage in generations.",
+    "node": "Node.js runs scripts outside of a browser.",
+    "plural": "Receipts go out on the last Friday.",
+    "verb": "The crawler encrypts each archive before the upload.",
+    "dotted": "Set queue.consumer.limit to the number of workers.",
+    "scripts": "Java runs on many machines.",
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("open session by token", "camel"),
+        ("OPENSESSIONBYTOKEN", "camel"),
+        ("open_session_by_token", "camel"),
+        ("token", "camel"),
+        ("wait retry", "snake"),
+        ("waitBeforeRetry", "snake"),
+        ("hard lock", "biometric"),
+        ("4411", "part-4411"),
+        ("KVX-4411", "part-4411"),
+        ("ADV-2021-7788", "advisory"),
+        ("C#", "csharp"),
+        ("C++", "cpp"),
+        ("C", "c"),
+        (".NET", "dotnet"),
+        ("node.js", "node"),
+        ("receipt", "plural"),
+        ("encrypting archives", "verb"),
+        ("queue.consumer.limit", "dotted"),
+        ("consumer limits", "dotted"),
+    ],
+)
+def test_a_name_is_found_whole_and_by_its_parts(tmp_path: Path, query: str, first: str) -> None:
+    notes = keep(tmp_path, tuple(Passage(name, "", text) for name, text in NOTES.items()))
+    assert found(build(notes, tmp_path), query)[:1] == [first]
+
+
+GERMAN = ("Die Rechnungen sind am Freitag bezahlt.", "Der Hund ist nicht im Haus.", "Das ist die Katze.")
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "expected"),
+    [
+        ("auto", "Rechnung", ["0"]),
+        ("german", "Rechnung", ["0"]),
+        ("english", "Rechnung", []),
+        ("none", "Rechnung", []),
+        ("none", "Rechnungen", ["0"]),
+    ],
+)
+def test_words_have_the_stems_of_the_language_of_their_corpus(
+    tmp_path: Path, language: str, query: str, expected: list[str]
+) -> None:
+    notes = keep(tmp_path, tuple(Passage(str(n), "", text) for n, text in enumerate(GERMAN)))
+    assert found(build(notes, tmp_path, language=language), query) == expected
+
+
 def test_an_index_of_another_version_is_built_again(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("armwise.arms.retrievers.bm25.VERSION", 1)
+    monkeypatch.setattr("armwise.arms.retrievers.bm25.INDEX_VERSION", "1")
     build(corpus, tmp_path)
     monkeypatch.undo()
     with pytest.raises(IndexMismatchError, match=r"no index in .*: prepare the arms first"):

@@ -130,7 +130,7 @@ def test_what_is_kept_says_what_it_follows_from(config: AppConfig, labelled: Pat
     fields = {"measures": {"em": 1.0}, "cost_weight": 0.1, "over": "none", "scale": "minmax"}
     about = train(config, labelled, utility=fields)[0].about
     assert (about.kind, about.stage, about.arms) == ("pairwise_xgboost", "question", ARMS)
-    assert (about.backbone, about.encoder, about.query_prefix) == ("tiny", "hashing-16-2", "")
+    assert (about.backbone, about.encoder, about.query_prefix) == ("tiny", "hashing-16-3", "")
     assert (about.k, about.corpus, about.questions) == (0, None, 60)
     assert about.utility == Utility.model_validate(fields).model_dump(mode="json")
     assert list(about.inputs) == [str(labelled)]

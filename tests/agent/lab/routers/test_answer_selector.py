@@ -252,7 +252,7 @@ def test_a_router_that_compares_no_answers_is_refused(
         ({"backbone": "teeny"}, "it was trained on backbone 'tiny', not on 'teeny'"),
         (
             {"encoder": Backbone(model="hashing:32")},
-            "its model is 'hashing-32-2' here and was 'hashing-16-2'",
+            "its model is 'hashing-32-3' here and was 'hashing-16-3'",
         ),
         (
             {"writing": replace(SHORT, form=prompts.Form.DIRECT)},
@@ -431,7 +431,7 @@ def test_a_question_that_the_router_cannot_read_fails_the_arm(tmp_path: Path) ->
             "ranks each member once, and the members are none, none",
         ),
         ({"kind": "ridge"}, {"backbone": "teeny"}, "it was trained on backbone 'tiny', not on 'teeny'"),
-        ({"kind": "ridge"}, {"encoder": Backbone(model="hashing:32")}, "its model is 'hashing-32-2' here"),
+        ({"kind": "ridge"}, {"encoder": Backbone(model="hashing:32")}, "its model is 'hashing-32-3' here"),
     ],
 )
 def test_a_router_that_cannot_rank_the_members_is_refused(

@@ -222,7 +222,7 @@ def test_the_identity_names_corpus_and_measure(corpus: Corpus, tmp_path: Path) -
     job = make_job(corpus, tmp_path)
     identity = job.identity(RECALL)
     assert (identity["corpus"], identity["measure"]) == (corpus.digest, "R@3")
-    assert identity["model tiny"] == f"hashing-{DIM}-2"
+    assert identity["model tiny"] == f"hashing-{DIM}-3"
     assert replace(job, timed=9).identity(RECALL) == identity
 
 
