@@ -673,20 +673,17 @@ class _Reply:
 
 async def stream(writer: Writer, turn: OpenTurn, after: bytes) -> AsyncGenerator[bytes, None]:
     """Yield the answer of a turn as it is sent."""
-    reply = _Reply(writer)
+    reply, end = _Reply(writer), b""
     try:
         async for event in turn:
             if isinstance(event, Chunk):
-                for part in reply.add(event):
+                if part := b"".join(reply.add(event)):
                     yield part
             elif isinstance(event, Finished):
-                for part in reply.end(event):
-                    yield part
+                end = b"".join(reply.end(event))
     except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-        for part in reply.fail(error):
-            yield part
-    if after:
-        yield after
+        end += b"".join(reply.fail(error))
+    yield end + after  # at once: each part is a packet, which wakes the client
 
 
 def report_failure(error: Exception) -> ApiError:
