@@ -31,12 +31,19 @@ def raise_limit_of_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def bind_problem(host: str, port: int) -> str | None:
-    """Return why binding an address fails; None: it succeeds."""
+def bind_problem(host: str, port: int, *, shared: bool = False) -> str | None:
+    """Return why binding an address fails; None: it succeeds.
+
+    Args:
+        host: A name or an address.
+        port: The port.
+        shared: Whether a process that listens there, and that shares its port, is no obstacle.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for option in (socket.SO_REUSEADDR, *((socket.SO_REUSEPORT,) if shared else ())):
+                probe.setsockopt(socket.SOL_SOCKET, option, 1)
             probe.bind(address)
     except OSError as error:
         return f"port {port} of {host} cannot be used ({error.strerror})"

@@ -37,7 +37,6 @@ UNAVAILABLE = ("armwise.feedback.errors.LogUnavailableError", "armwise.feedback.
 WRONG_REQUEST = (
     "builtins.ValueError",
     "armwise.agent.cli.serve_config.LaunchError",
-    "armwise.agent.hosts.port.PortError",
     "armwise.arms.base.ArmError",
     "armwise.arms.indexes.build_once.IndexMismatchError",
     "armwise.arms.models.files.ModelNotFoundError",

@@ -1,7 +1,7 @@
 """The first start: a service answers as soon as passages are read, and what takes longer is built behind it.
 
     passages, indexes of words --> the service answers by the arms that need no encoder
-    vectors                    --> each arm enters when it is built, in place of its parts
+    vectors                    --> all arms enter, in place of their parts
 
 The service does its first warm start once all arms are there.
 
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -41,33 +41,28 @@ from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
 from armwise.arms.own_processes import ends_with_its_parent, python
-from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, prepare_profiles
-from armwise.arms.retrievers import prepare as prepare_arms
+from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources
 from armwise.feedback.log import Store, open_log
-from armwise.feedback.registry import ArmSet, arm_sets
+from armwise.feedback.registry import arm_sets
 
 UNDER_WAY = "first_start"
 """File in the home during a first start, with the position of the last set of arms that it made live."""
 
 
-def entering(arms: Mapping[str, ArmSpec], built: Collection[str] = ()) -> list[str]:
+def entering(arms: Mapping[str, ArmSpec]) -> list[str]:
     """Return the names of the arms that are live while others are built.
 
     In place of an action that needs an encoder are its members that need none, such as the words of a search
     by words and vectors.
-
-    Args:
-        arms: Those of the configuration.
-        built: Actions whose indexes are there.
     """
-    live: dict[str, None] = {}
     graph = ArmGraph(arms)
-    for action in (name for name, spec in arms.items() if spec.action):
-        if action in built or _is_quick(action, graph):
-            live[action] = None
-        else:
-            live |= dict.fromkeys(part for part in graph.closure(action) if _is_quick(part, graph))
-    return list(live)
+    actions = (name for name, spec in arms.items() if spec.action)
+    live = [
+        part
+        for action in actions
+        for part in ([action] if _is_quick(action, graph) else graph.closure(action))
+    ]
+    return list(dict.fromkeys(part for part in live if _is_quick(part, graph)))
 
 
 def _is_quick(name: str, graph: ArmGraph) -> bool:
@@ -122,11 +117,10 @@ def _read_last(config: AppConfig) -> int | None:
         return None
 
 
-def _make_live(store: Store, names: Sequence[str], config: AppConfig) -> ArmSet:
+def _make_live(store: Store, names: Sequence[str], config: AppConfig) -> None:
     """Make arms live, and keep that it was done here."""
     made = arm_sets.replace(store, names, config.arm_documents)
     (config.home_path / UNDER_WAY).write_text(str(made.seq), encoding="ascii")
-    return made
 
 
 def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -149,7 +143,7 @@ def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
 
 
 def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None:
-    """Build in the background what is left, and let each arm enter when it is built.
+    """Build in the background what is left, and let all arms enter.
 
     What fails is tried again after a pause, and goes on with what is built.
 
@@ -181,51 +175,22 @@ def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None
 
 
 def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
-    """Build the indexes of every action, the smallest corpus first, and make each live when it is built.
+    """Build all that is missing, and make every arm live.
 
     Returns:
         Whether all are live; False where the arms were replaced by others meanwhile, which are left alone.
     """
     with closing(Store(config.database_url)) as store:
-        live = arm_sets.live(store)
-        corpus = ingest_all(config.corpus_sources, progress=on_progress)
-        have = Resources(corpus, config.indexes_path, config.backbones, config.arms)
-        graph = ArmGraph(config.arms)
-
-        def passages(name: str) -> int:
-            names = graph.corpora(name)
-            return sum(len(corpus.part(corpus_name)) for corpus_name in names) if names else len(corpus)
-
-        built: list[str] = []
-        for name in sorted((name for name in config.actions if not _is_quick(name, graph)), key=passages)[
-            :-1
-        ]:
-            if live is not None and name in live.arms:
-                built.append(name)  # by an earlier attempt
-                continue
-            prepare_arms(have, [name], on_progress)
-            if config.features.similarity is not None:
-                prepare_profiles([name], config.features.similarity, have, on_progress)
-            built.append(name)
-            if (live := _replace_arms(store, live, entering(config.arms, built), config)) is None:
-                return False
+        before = arm_sets.live(store)
         prepare(config, on_progress)
-        is_whole = _replace_arms(store, live, list(config.actions), config) is not None
+        now = arm_sets.live(store)
+        if stay := (now and now.seq) != (before and before.seq):
+            console.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
+        else:
+            _make_live(store, list(config.actions), config)
+            console.print(f"Arms now: {', '.join(sorted(config.actions))}", **PLAIN)
         (config.home_path / UNDER_WAY).unlink(missing_ok=True)
-        return is_whole
-
-
-def _replace_arms(
-    store: Store, before: ArmSet | None, names: Sequence[str], config: AppConfig
-) -> ArmSet | None:
-    """Make arms live unless others than `before` have become live; return the set, None where they have."""
-    now = arm_sets.live(store)
-    if (now and now.seq) != (before and before.seq):
-        console.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
-        return None
-    new = _make_live(store, names, config)
-    console.print(f"Arms now: {', '.join(sorted(names))}", **PLAIN)
-    return new
+        return not stay
 
 
 @contextmanager

@@ -16,8 +16,7 @@ import psutil
 from armwise.agent.cli.console import PLAIN, console
 from armwise.agent.cli.serve_config import LaunchError, base_url, find_deployments, read_listening_address
 from armwise.agent.cli.served_home import claim_port, mark_home
-from armwise.agent.hosts.port import require_shared
-from armwise.agent.process_limits import raise_limit_of_files
+from armwise.agent.process_limits import bind_problem, raise_limit_of_files
 from armwise.agent.run_folder import HAND_OVER, RUN_FOLDER
 from armwise.arms.local_ray import private_folder
 
@@ -56,8 +55,11 @@ def serve_here(
     with claim_port(home, url if replace else "") as predecessor, private_folder() as folder:
         if predecessor is None:
             require_free_port(*address)
-        else:
-            require_shared(*address, predecessor.pid)
+        elif problem := bind_problem(*address, shared=True):
+            raise LaunchError(
+                f"process {predecessor.pid} does not share its port: {problem}. Stop it first. With Ray, "
+                "`serve deploy` replaces what a cluster runs"
+            )
         raise_limit_of_files()
         os.environ[RUN_FOLDER] = str(folder)
 

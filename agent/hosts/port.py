@@ -63,25 +63,6 @@ def open_port(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     return sockets
 
 
-def require_shared(host: str, port: int, pid: int) -> None:
-    """Check that a process lets another one listen on its port. Raises PortError where it does not."""
-    for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            try:
-                probe.bind(address)
-            except OSError as error:
-                raise PortError(
-                    f"process {pid} does not share port {port} ({error.strerror}): stop it first. With Ray, "
-                    "`serve deploy` replaces what a cluster runs"
-                ) from None
-
-
-class PortError(Exception):
-    """A port cannot be taken over; the message says why."""
-
-
 @contextmanager
 def open_socket(folder: Path) -> Iterator[socket.socket]:
     """Listen on the first free socket of a folder, for HAProxy (`haproxy.cfg` has their names).

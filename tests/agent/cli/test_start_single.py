@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -91,10 +92,10 @@ def begin(path: Path, served: Served, *, replace: bool = False) -> int:
     return start_single.serve_here(path, served.announce, lambda *_: None, replace=replace)
 
 
-def failure(path: Path, served: Served) -> int:
+def failure(path: Path, served: Served, *, replace: bool = False) -> int:
     """Return the exit code of a service that does not begin."""
     with pytest.raises(typer.Exit) as ended, report_errors():
-        begin(path, served)
+        begin(path, served, replace=replace)
     return int(ended.value.exit_code)
 
 
@@ -172,7 +173,7 @@ def test_a_service_takes_the_place_of_one_of_its_home(
     alive: bool,
 ) -> None:
     told = list[int]()
-    monkeypatch.setattr(start_single, "require_shared", lambda *_: None)
+    monkeypatch.setattr(start_single, "bind_problem", lambda *_, **__: None)
     monkeypatch.setattr(psutil.Process, "is_running", lambda _: alive)
     monkeypatch.setattr(psutil.Process, "send_signal", lambda _, number: told.append(number))
     with mark_served(tmp_path / "home", URL):
@@ -181,6 +182,20 @@ def test_a_service_takes_the_place_of_one_of_its_home(
     output = capsys.readouterr()
     assert ("Took over" in output.out) is alive
     assert "from the same home" not in output.err, "it is meant to end"
+
+
+def test_a_service_that_does_not_share_its_port_is_not_replaced(
+    tmp_path: Path, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = configured(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        document = yaml.safe_load(path.read_text()) | {"http_options": {"port": port}}
+        path.write_text(yaml.safe_dump(document))
+        with mark_served(tmp_path / "home", f"http://127.0.0.1:{port}"):
+            assert failure(path, served, replace=True) == 2
+    assert f"process {os.getpid()} does not share its port: port {port} of" in capsys.readouterr().err
+    assert served.marks == []
 
 
 @pytest.mark.usefixtures("built")
