@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import closing
+from pathlib import Path
 
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.routers import saved
@@ -13,8 +14,8 @@ from armwise.arms.deployments import (
     Embedders,
     HostedArms,
     SearchHost,
-    retrieval_cache,
 )
+from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.llm import Generator, catalog
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.errors import LogUnavailableError
@@ -66,7 +67,7 @@ def open_here(
     deployed: Mapping[str, SearchHost],
     embedders: Embedders,
     generator: Generator,
-    cache: retrieval_cache.RetrievalCache | None = None,
+    folder: Path | None = None,
 ) -> HostedArms:
     """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
 
@@ -78,7 +79,7 @@ def open_here(
         deployed: The other hosts of arms, by deployment.
         embedders: The encoders.
         generator: The language model, for arms that prompt it.
-        cache: Caches the retrievals of arms with `cache`; None: no caching.
+        folder: Folder for the retrievals of arms with `cache`; None: no caching.
 
     Returns:
         All arms, here and on other hosts.
@@ -86,8 +87,11 @@ def open_here(
     Raises:
         ArmError: An arm of the configuration cannot be built, or an encoder cannot be loaded.
     """
-    now = live(config)
-    embedders.open(_encoders_of_decisions(config))
+    now, cached = live(config), config.retrieval_cache
+    # policy and router embed questions
+    specs = (config.features.embedding, config.features.similarity)
+    router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
+    embedders.open(frozenset(router | {spec.backbone for spec in specs if spec is not None}))
     embedders.expected = ArmGraph(now).embeddings_of_actions()
     here = ArmHost(
         read_settings(config),
@@ -97,12 +101,5 @@ def open_here(
         generator,
         saved.find_passage_backbone(config.router),
     )
+    cache = None if folder is None else RetrievalCache(folder, cached.size_mib << 20, cached.ttl_s)
     return HostedArms(here, deployed, embedders, config.arms, cache)
-
-
-def _encoders_of_decisions(config: AppConfig) -> frozenset[str]:
-    """Return the backbones that the policy and the router embed questions with."""
-    specs = (config.features.embedding, config.features.similarity)
-    features = {spec.backbone for spec in specs if spec is not None}
-    router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
-    return frozenset(features | router)

@@ -21,7 +21,7 @@ from armwise.agent.config import AppConfig, Http
 from armwise.agent.hosts.arms import open_here
 from armwise.agent.hosts.listener import listening
 from armwise.agent.hosts.port import open_socket
-from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
+from armwise.agent.hosts.replica import keep_what_is_loaded, open_replica
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.agent.serving import Backends
 from armwise.agent.telemetry import begin
@@ -72,19 +72,14 @@ class Ingress:
             config.backbones, {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
         )
         hosts = {name: RemoteArmHost(handle) for name, handle in arms.items()}
+        folder = Path(counters)
         backends = Backends(
-            open_here(
-                config,
-                hosts,
-                encoders,
-                writers[writing.DEFAULT],
-                open_cache(config.retrieval_cache, counters),
-            ),
+            open_here(config, hosts, encoders, writers[writing.DEFAULT], folder),
             encoders,
             writers,
             partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
         )
-        self._replica = once_the_log_answers(partial(open_replica, config, backends, counters, deployments))
+        self._replica = open_replica(config, backends, folder, deployments)
         if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
             require_closed(listens_on(), is_open=self._replica.keyring.is_open, allowed=config.open)
         self._settled, self._http = False, config.http

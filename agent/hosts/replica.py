@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from armwise.agent.api import choose_code
-from armwise.agent.config import AppConfig, RetrievalCacheSpec
+from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import verdict
 from armwise.agent.serving import Backends, Replica, Telemetry
-from armwise.arms.deployments import retrieval_cache
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import ClockError, LogUnavailableError
 
@@ -27,15 +26,10 @@ Deployments = Callable[[], dict[str, tuple[bool, str]]]
 logger = logging.getLogger(__name__)
 
 
-def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
-    """Return the cache of retrievals, in a folder that only this service uses on this machine."""
-    return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
-
-
 def open_replica(
-    config: AppConfig, backends: Backends, counters: str, deployments: Deployments | None = None
+    config: AppConfig, backends: Backends, counters: Path, deployments: Deployments | None = None
 ) -> Replica:
-    """Open the log of a replica, and count into a folder. Raises LogUnavailableError.
+    """Open a replica once its log answers.
 
     Args:
         config: The configuration, with absolute paths.
@@ -43,16 +37,18 @@ def open_replica(
         counters: Folder of the counters of all replicas on a machine.
         deployments: Returns how the parts of the service are; None: they all run in this process.
     """
-    # made by the machine that deployed, perhaps another one
-    Path(counters).mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Replica(
-        config,
-        backends,
-        clock=SteadyClock(),
-        telemetry=Telemetry(counters),
-        gate=verdict,
-        choose_code=choose_code,
-        deployments=deployments,
+    counters.mkdir(mode=0o700, parents=True, exist_ok=True)  # a cluster deploys from another machine
+    telemetry = Telemetry(str(counters))
+    return once_the_log_answers(
+        lambda: Replica(
+            config,
+            backends,
+            clock=SteadyClock(),
+            telemetry=telemetry,
+            gate=verdict,
+            choose_code=choose_code,
+            deployments=deployments,
+        )
     )
 
 
@@ -67,10 +63,6 @@ def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T
 
     Ray Serve abandons a deployment whose replicas fail a few times at their start. A clock that was set back
     passes the log again; a wrong one is set right by people.
-
-    Args:
-        make: Opens the log, with a new clock.
-        pause_s: Seconds between two attempts.
     """
     say_at = -inf
     while True:

@@ -28,7 +28,7 @@ from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.hosts.listener import HttpServer, listening
 from armwise.agent.hosts.port import HAND_OVER_S, open_port
-from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
+from armwise.agent.hosts.replica import keep_what_is_loaded, open_replica
 from armwise.agent.run_folder import HAND_OVER
 from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
@@ -38,7 +38,6 @@ from armwise.arms.deployments import (
     Embedders,
     LateGenerator,
     TracedGenerator,
-    retrieval_cache,
 )
 from armwise.arms.llm import Generator, LlmSpec, writing
 from armwise.arms.retrievers import ArmGraph
@@ -110,18 +109,17 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     """
     require_libraries(config)
     begin(config.telemetry)
-    backends = open_backends(config, open_cache(config.retrieval_cache, str(counters)))
-    replica = once_the_log_answers(partial(open_replica, config, backends, str(counters)))
+    replica = open_replica(config, open_backends(config, counters), counters)
     learner = Reopened("the learner", partial(LearnerHost, config))
     return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
 
 
-def open_backends(config: AppConfig, cache: retrieval_cache.RetrievalCache | None = None) -> Backends:
+def open_backends(config: AppConfig, folder: Path | None = None) -> Backends:
     """Open the arms, encoders and language models of a configuration in this process.
 
     Args:
         config: The configuration, with absolute paths.
-        cache: Caches the retrievals of arms with `cache`; None: no caching.
+        folder: Folder for the retrievals of arms with `cache`; None: no caching.
 
     Raises:
         ArmError: An arm cannot be built, or an encoder cannot be loaded.
@@ -140,7 +138,7 @@ def open_backends(config: AppConfig, cache: retrieval_cache.RetrievalCache | Non
         )
         for host in placed
     }
-    here = hosted.open_here(config, hosts, encoders, writers[writing.DEFAULT], cache)
+    here = hosted.open_here(config, hosts, encoders, writers[writing.DEFAULT], folder)
     return Backends(here, encoders, writers)
 
 
@@ -151,13 +149,13 @@ def open_generators(config: AppConfig) -> dict[str, Generator]:
     GeneratorError.
     """
     asked = {how.llm for how in map(config.find_answering, config.actions) if not how.quote}
-    return {name: _open_generator(spec, at_once=name in asked) for name, spec in config.models.items()}
 
+    def open_generator(name: str, spec: LlmSpec) -> Generator:
+        if not spec.hosted:
+            return AddressedGenerator(spec)
+        return TracedGenerator(spec) if name in asked else LateGenerator(spec)
 
-def _open_generator(spec: LlmSpec, *, at_once: bool) -> Generator:
-    if not spec.hosted:
-        return AddressedGenerator(spec)
-    return TracedGenerator(spec) if at_once else LateGenerator(spec)
+    return {name: open_generator(name, spec) for name, spec in config.models.items()}
 
 
 class Door:

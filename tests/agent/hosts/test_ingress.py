@@ -27,12 +27,13 @@ from tests.postgres import Server
 
 OPEN = """
 import json, os, sys
+from pathlib import Path
 from armwise.agent.config import parse
 from armwise.agent.hosts.replica import open_replica
 from armwise.agent.serving import Backends
 from tests.agent.fakes import FakeArms, FakeEmbedders
 from armwise.arms.llm.base import ScriptedGenerator
-config, counters = parse(json.loads(sys.argv[1])), sys.argv[2]
+config, counters = parse(json.loads(sys.argv[1])), Path(sys.argv[2])
 backends = Backends(FakeArms(), FakeEmbedders(), {"default": ScriptedGenerator({})})
 open_replica(config, backends, counters, dict)
 os._exit(0)  # the writer of the log runs on

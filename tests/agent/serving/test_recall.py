@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import ConfigError, parse
-from armwise.agent.hosts.replica import open_cache
 from armwise.arms.base import Passage, Retrieval
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service
@@ -84,10 +83,10 @@ def test_a_cache_is_refused_where_a_search_does_not_repeat(specs: dict[str, Any]
         parse({**CONFIG, "arms": with_cache(**specs)})
 
 
-def test_an_arm_elsewhere_may_have_a_cache_for_some_time(tmp_path: Path) -> None:
+def test_an_arm_elsewhere_may_have_a_cache_for_some_time() -> None:
     far = {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}, "cache": True}
     settings = {"size_mib": 2, "ttl_s": 60.0}
     config = parse({**CONFIG, "arms": with_cache(far=far), "retrieval_cache": settings})
     assert config.arms["far"].cache
     assert config.arm_documents["bm25"] == {"kind": "bm25"}
-    open_cache(config.retrieval_cache, str(tmp_path)).close()
+    assert config.retrieval_cache.ttl_s == 60.0
