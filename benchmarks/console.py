@@ -110,7 +110,7 @@ def fill(url: str, n: int, join: str) -> None:
                 decision, execution, value = turn(i, n, rng)
                 made["decisions"].append(facts.decision_row(decision, 3 * i + 1, decision.decided_at))
                 made["executions"].append(facts.execution_row(execution, 3 * i + 2))
-                made["feedback"].append(facts.feedback_row(value, 3 * i + 3, early=False))
+                made["feedback"].append(facts.feedback_row(value, 3 * i + 3, value.received_at, early=False))
                 made["texts"] += [
                     {"seq": 3 * i + n, "document": document, "salt": ""}
                     for n, fact in enumerate((decision, execution), 1)

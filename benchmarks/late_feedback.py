@@ -38,8 +38,12 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import Joiner, take_epoch
 
-CLICKS = RewardRule(metrics={"click": Metric(type="boolean")}, cost_weight=0.0, clip=(0.0, 1.0))
-SILENT = RewardRule(metrics=CLICKS.metrics, cost_weight=0.0, clip=(0.0, 1.0), default=0.0)
+CLICKS = RewardRule(
+    correction_time="PT0S", metrics={"click": Metric(type="boolean")}, cost_weight=0.0, clip=(0.0, 1.0)
+)
+SILENT = RewardRule(
+    correction_time="PT0S", metrics=CLICKS.metrics, cost_weight=0.0, clip=(0.0, 1.0), default=0.0
+)
 
 ARMS = ("a", "b")
 POLICIES = {"adaptive": PolicySpec(kind="adaptive"), "vowpal": PolicySpec(kind="vowpal")}

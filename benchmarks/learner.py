@@ -46,7 +46,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 
-RULE = RewardRule(metrics={"recall": Metric()})
+RULE = RewardRule(correction_time="PT0S", metrics={"recall": Metric()})
 POLICIES = ("vowpal", "linucb")
 GOAL, GOAL_RATIO = 15_000, 1.5
 SEED = 7

@@ -91,7 +91,7 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
 def rows_of(pairs: Sequence[Pair]) -> list[Rows]:
     """Return the rows that the pairs become."""
     return [
-        (decision_row(decision, seq, 1.0), feedback_row(said, seq + 1, early=False))
+        (decision_row(decision, seq, 1.0), feedback_row(said, seq + 1, 1.0, early=False))
         for seq, (decision, said) in zip(range(1, 2 * len(pairs), 2), pairs, strict=True)
     ]
 

@@ -41,7 +41,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 ARMS = ("none", "bm25", "dense", "rrf")
 RULE = RewardRule(
-    metrics={"right": Metric(type="boolean"), "overlap": Metric()}, cost_weight=0.05, complete="all"
+    correction_time="PT0S",
+    metrics={"right": Metric(type="boolean"), "overlap": Metric()},
+    cost_weight=0.05,
+    complete="all",
 )
 FOUR = ("ips", "snips", "dm", "dr")
 NOW, GAP_S = 1_790_000_000.0, 20.0

@@ -389,10 +389,17 @@ class RewardRule(BaseModel):
     complete: Complete = Field(
         default=Complete.ANY,
         description=(
-            "When the policy learns from a decision. `any`: as soon as one metric has a value. `all`: once "
-            "all metrics have a value or the wait time has passed. This is the default for several "
-            "metrics. `deadline`: once the wait time has passed. This is required with `default` or "
-            "`failed`."
+            "When the policy learns from a decision. `any`: once one metric has a value. `all`: once all "
+            "metrics have a value or the wait time has passed. This is the default for several metrics. "
+            "`deadline`: once the wait time has passed. This is required with `default` or `failed`."
+        ),
+    )
+    correction_time: str = Field(
+        default="PT5S",
+        description=(
+            "How long a rating can still be corrected or retracted. With `complete: any` or `all`, the "
+            "policy learns from a decision this long after its last missing rating, with the values that it "
+            "has by then. With `PT0S`, it learns at once, and a correction never counts."
         ),
     )
     default: Number | None = Field(
@@ -470,6 +477,8 @@ class RewardRule(BaseModel):
             raise ValueError(f"clip {self.clip} is empty: the first must be below the second")
         if self.wait_s <= 0:
             raise ValueError(f"wait_time {self.wait_time!r} must be longer than zero")
+        if self.correction_s < 0:
+            raise ValueError(f"correction_time {self.correction_time!r} must not be negative")
         return self
 
     @property
@@ -485,6 +494,13 @@ class RewardRule(BaseModel):
     def wait_s(self) -> float:
         """Seconds after a decision in which feedback counts."""
         return read_seconds(self.wait_time, "wait_time", "PT30M")
+
+    @property
+    def correction_s(self) -> float:
+        """Seconds in which a rating can be corrected before it is learned; 0 if the deadline decides that."""
+        if self.learned_at is Complete.DEADLINE:
+            return 0.0
+        return read_seconds(self.correction_time, "correction_time", "PT5S")
 
     @property
     def learned_statuses(self) -> tuple[Status, ...]:
@@ -515,6 +531,7 @@ class RewardRule(BaseModel):
             "metrics": {name: metric.aggregation.value for name, metric in self.metrics.items()},
             "complete": self.learned_at.value,
             "wait_s": self.wait_s,
+            "correction_s": self.correction_s,
             "silent": self.default is not None,
             "failed": self.failed is not None,
             "rater_share": self.rater_share,

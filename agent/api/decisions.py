@@ -55,7 +55,13 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.registry import Version, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import LoggedFeedback, TurnFacts, find_deadline
+from armwise.feedback.training_log import (
+    LoggedFeedback,
+    TurnFacts,
+    find_deadline,
+    find_last_counted,
+    find_rating_end,
+)
 
 router = APIRouter(tags=["decisions"])
 
@@ -236,6 +242,10 @@ class DecisionRecord(Chosen):
     reward: float | None
     example_seq: int | None = Field(description="Position in the training log.")
     state: Annotated[str, among("running", "open", "learned", "closed")]
+    closes_at: Time | None = Field(
+        description="Until when feedback counts, as things are. A complete rating can be changed for "
+        "`reward.correction_time`. Null once the decision is learned or closed."
+    )
     withheld: bool = Field(
         description="Whether passages that the key may not see are left out, and what may quote them."
     )
@@ -381,7 +391,9 @@ class DecisionNow(Reply):
         "questions otherwise."
     )
     learned: bool = Field(description="Whether the version that decides now has learned this decision.")
-    closes_at: Time = Field(description="Until when feedback on the decision counts.")
+    closes_at: Time = Field(
+        description="Until when feedback on the decision counts, as things are; see `getDecision`."
+    )
 
 
 @router.get(
@@ -431,7 +443,9 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
         served_version=served.version,
         now=after[0] if after else None,
         learned=example_seq is not None and example_seq <= served.examples_seq,
-        closes_at=_read_turn(decision_record, replica.config.reward).closing,
+        closes_at=find_rating_end(
+            _read_turn(decision_record, replica.config.reward), replica.config.reward, replica.clock()
+        ),
     )
     return StdlibJson(reply)
 
@@ -536,7 +550,9 @@ def document(
     logged, execution = record.decision, record.execution
     served = execution.served if execution else None
     turn, metrics = _read_turn(record, rule), record.metrics
-    upto = record.joined_by or max(record.feedback_seqs, default=0)
+    upto = max(record.feedback_seqs, default=0)
+    if record.joined_by:
+        upto = find_last_counted(turn, rule, record.joined_by)
     values = turn.list_values(upto)
     if metrics is None:
         metrics = rule.aggregate(values)
@@ -591,7 +607,8 @@ def document(
         metrics=dict(metrics),
         reward=reward,
         example_seq=record.example_seq,
-        state=_state(record, now <= turn.closing),
+        state=(state := _state(record, now <= turn.closing)),
+        closes_at=find_rating_end(turn, rule, now) if state in ("running", "open") else None,
         withheld=withheld,
     )
 
@@ -668,10 +685,18 @@ def _read_turn(record: LoggedDecision, rule: RewardRule) -> TurnFacts:
         decision.decided_at,
         record.logged_at,
         find_deadline(decision.decided_at, rule.wait_s, decision.policy),
+        decision.mode,
+        decision.draw_id,
         is_deferred=decision.deferred,
+        is_past=decision.policy == LABELS,
         executed=0,
         status=execution.status if execution else Status.OK,
-        feedback=[*map(LoggedFeedback, record.feedback_seqs, record.feedback)],
+        feedback=[
+            LoggedFeedback(seq, item, logged_at=at)
+            for seq, item, at in zip(
+                record.feedback_seqs, record.feedback, record.feedback_times, strict=True
+            )
+        ],
     )
 
 

@@ -183,7 +183,7 @@ def _state(replica: Replica) -> ScrapedState:
         return replace(
             state,
             failed=_attempts(failures_at(replica)),
-            lag=training_log_lag.measure_lag(store, reward.join, learned),
+            lag=training_log_lag.measure_lag(store, reward, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
             rewards=document.get("rewards", {}),
         )

@@ -37,7 +37,10 @@ TIMEOUT_S = 600.0
 """Longest pause within an answer that is being streamed."""
 
 LEARN_S, LEARN_LOOK_S = 3.0, 0.1
-"""Most seconds to wait until a rating is learned, and the pause between two looks."""
+"""Most seconds to wait until a rating that counts is learned, and the pause between two looks."""
+
+MOST_WAIT_S = 30.0
+"""Longest time that `armwise feedback` waits until a rating counts."""
 
 POLICY_ROWS = {
     "kind": "kind",
@@ -175,7 +178,7 @@ def _is_too_late(client: "Client", decision_id: str, feedback_ids: Collection[st
 
 
 def _what_it_changed(client: "Client", decision_id: str, feedback_ids: Collection[str]) -> str:
-    """Wait a moment until a rating is learned, and describe its effect; empty if the service does not say.
+    """Wait for a rating to be learned, if that is soon, and describe its effect; empty: it is not known.
 
     Exits with 1 if the service does not know the decision.
     """
@@ -183,8 +186,14 @@ def _what_it_changed(client: "Client", decision_id: str, feedback_ids: Collectio
 
     path, ends_at = f"/v1/decisions/{quote(decision_id, safe='')}/now", time.monotonic() + LEARN_S
     try:
-        while not (state := client.request("GET", path))["learned"] and time.monotonic() < ends_at:
+        state = client.request("GET", path)
+        wait_s = state["closes_at"] - time.time()
+        if not state["learned"] and 0.0 < wait_s <= MOST_WAIT_S:
+            console.print(f"It counts in {wait_s:.0f} s, unless you change it until then.", **PLAIN)
+            ends_at += wait_s
+        while not state["learned"] and time.monotonic() < ends_at:
             time.sleep(LEARN_LOOK_S)
+            state = client.request("GET", path)
     except ClientError as error:
         if error.code == "decision_not_found":
             errors.print(
@@ -199,8 +208,8 @@ def _what_it_changed(client: "Client", decision_id: str, feedback_ids: Collectio
         return ""  # the key may not read decisions, or the service is too busy or too old to say
     if state["learned"] and _is_too_late(client, decision_id, feedback_ids):
         return (
-            "It does not count: an earlier rating of this answer was learned already, or the "
-            "feedback window has closed. The log keeps both."
+            "It does not count: the policy has already learned from this answer, or the feedback window has "
+            "closed. The log keeps the rating."
         )
     return describe_change(state, datetime.now().astimezone())
 
@@ -463,16 +472,17 @@ def _feedback(state: Mapping[str, Any]) -> str:
     """Describe when decisions are learned, what waits, and how long feedback takes.
 
     >>> state = {"complete": "deadline", "wait_time": "PT30M", "waiting": 12, "values": 0}
+    >>> state["correction_time"] = "PT5S"
     >>> _feedback(state)
     'a decision is learned PT30M after it was made; 12 decisions can still be rated'
     >>> state |= {"values": 900, "median_s": 2.0, "p99_s": 41.5, "late": 0.001, "suggested_wait_time": "PT1M"}
     >>> _feedback(state).partition("; 900")[2]
     ' ratings arrived after 2.0 s (median), 99 % within 41.5 s: you could set wait_time to PT1M'
     """
-    later = f"{state['wait_time']} after it was made"
+    later, soon = f"{state['wait_time']} after it was made", f"{state['correction_time']} after"
     when = {
-        "any": "a decision is learned from its first rating",
-        "all": f"a decision is learned once all metrics have a value, or {later}",
+        "any": f"a decision is learned {soon} its first rating",
+        "all": f"a decision is learned {soon} all metrics have a value, or {later}",
         "deadline": f"a decision is learned {later}",
     }[state["complete"]]
     parts = [when, f"{state['waiting']:,} decisions can still be rated"]

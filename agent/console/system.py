@@ -121,7 +121,7 @@ def _health(replica: Replica) -> list[tuple[str, bool | None, str]]:
         return [("log", False, str(outage))]  # the other checks read it
     replica.store.check_tables()
     learned = None if replica.versions.version is None else replica.versions.version.examples_seq
-    behind = lag.measure_lag(replica.store, replica.config.reward.join, learned)
+    behind = lag.measure_lag(replica.store, replica.config.reward, learned)
     loading = sorted(replica.decider.health.loading)
     jump_s = replica.clock.jump_s
     trouble, building = replica.log.trouble, Building.read()

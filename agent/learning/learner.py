@@ -412,6 +412,6 @@ def draft_version(
     """Return the version to publish of a policy that has learned up to an example, and its state."""
     state = policy.save()
     with store.reading() as connection:
-        applied_seq = lag.find_applied(connection, recipe.reward.join, learned)
+        applied_seq = lag.find_applied(connection, recipe.reward, learned)
     parent = None if newest is None else newest.version
     return recipe.draft(state, learned, applied_seq, parent, epoch, clock()), state

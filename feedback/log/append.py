@@ -369,7 +369,7 @@ class Batch:
         self._next(item.received_at)
         self.feedback[name, item.kind] = item, self.seq
         early = item.decision_id is not None and item.decision_id not in self.decisions
-        row, rows = feedback_row(item, self.seq, early), self.rows[t.feedback]
+        row, rows = feedback_row(item, self.seq, self.at, early), self.rows[t.feedback]
         if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):
             rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
         rows.append(row)

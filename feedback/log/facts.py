@@ -111,8 +111,8 @@ def observation_row(o: Observation, seq: int) -> dict[str, object]:
     }
 
 
-def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
-    """Return the row of feedback at a position of the log; `early` if it precedes its decision."""
+def feedback_row(f: Feedback, seq: int, logged_at: float, early: bool) -> dict[str, object]:
+    """Return the row of feedback at a position and a time of the log; `early` if it precedes its decision."""
     return {
         "seq": seq,
         "id": f.id,
@@ -124,6 +124,7 @@ def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
         "metric": f.metric,
         "value": f.value,
         "received_at": f.received_at,
+        "logged_at": logged_at,
         "event_time": f.event_time,
         "source": f.source,
         "key": f.key,

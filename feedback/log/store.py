@@ -52,6 +52,7 @@ class LoggedDecision:
         execution: The outcome; None while it runs, or after a crash.
         feedback: Feedback on it or its episode, in the order of the log.
         feedback_seqs: The position of each item.
+        feedback_times: The log's time at each item.
         metrics: Aggregated values that it was learned with, once learned.
         example_seq: Position in the training log, once learned.
         joined_by: Position of the fact that made it ready to be learned, once learned.
@@ -66,6 +67,7 @@ class LoggedDecision:
     execution: Execution | None
     feedback: tuple[Feedback, ...]
     feedback_seqs: tuple[int, ...]
+    feedback_times: tuple[float, ...]
     metrics: Mapping[str, float] | None
     example_seq: int | None
     joined_by: int | None
@@ -311,6 +313,7 @@ class Store:
         return LoggedDecision(
             *(decision, seq, logged_at, propensity, execution),
             *(tuple(map(read_feedback, said)), tuple(row.seq for row in said)),
+            tuple(row.logged_at for row in said),
             metrics=metrics,
             example_seq=example_seq,
             joined_by=joined_by,

@@ -194,6 +194,7 @@ feedback = Table(
     Column("metric", String(128), nullable=False),
     Column("value", Amount(-LARGEST, LARGEST)),
     Column("received_at", Time(), nullable=False),
+    Column("logged_at", Time(), nullable=False, index=True),
     Column("event_time", Setting(0.0, LATEST)),
     Column("source", String(16)),
     Column("key", String(128)),

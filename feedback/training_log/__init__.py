@@ -15,7 +15,14 @@ from . import (
     traffic,
 )
 from .examples import StartingPoint, read_learned_examples
-from .join import LoggedFeedback, TurnFacts, find_deadline, read_ratings
+from .join import (
+    LoggedFeedback,
+    TurnFacts,
+    find_deadline,
+    find_last_counted,
+    find_rating_end,
+    read_ratings,
+)
 from .joiner import (
     REBUILD,
     Joiner,
@@ -44,6 +51,8 @@ __all__ = [
     "examples",
     "find_deadline",
     "find_difference",
+    "find_last_counted",
+    "find_rating_end",
     "find_settled",
     "label_turns",
     "lag",

@@ -3,6 +3,9 @@
     read_window   the decisions that facts between two positions may make ready, with all feedback on them
     find_ready    the first position at which each of them is complete, or at which its time is over
 
+A decision whose feedback is complete is learned once the correction time after that has passed, with the
+values that it has then. If they were taken back, it waits for the next ones.
+
 What is learned, when, and with which values is a function of the facts and the rule. Nothing is kept between
 two calls but the examples, the raters of ready decisions and the position that was read: when the log is
 read, and how often the reader restarts, makes no difference. Time is the log's own, the latest timestamp of
@@ -17,6 +20,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice
 from math import inf
@@ -73,11 +77,13 @@ class LoggedFeedback:
         feedback: The feedback.
         more: Whether the next fact is feedback that was sent with this, on the same decision or episode: they
             are learned together.
+        logged_at: The log's time at the position.
     """
 
     seq: int
     feedback: Feedback
     more: bool = False
+    logged_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,24 @@ def find_deadline(decided_at: float, wait_s: float, policy: str) -> float:
     return decided_at if policy == LABELS else decided_at + wait_s
 
 
+def find_last_counted(turn: TurnFacts, rule: RewardRule, joined_by: int) -> int:
+    """Return the position up to which feedback was learned, for a decision that a fact made ready."""
+    return joined_by - 1 if rule.correction_s and not turn.is_past else joined_by
+
+
+def find_rating_end(turn: TurnFacts, rule: RewardRule, now: float) -> float:
+    """Return until when feedback counts for a decision that is not learned, in seconds since the epoch.
+
+    Once its feedback is complete, that is the end of the correction time; before, that of the wait time.
+    """
+    last = max((each.seq for each in turn.feedback), default=0)
+    until = -inf
+    if rule.correction_s and not turn.is_kept and rule.is_complete(rule.aggregate(turn.list_values(last))):
+        for at, _ in _FollowedValues(turn, rule).completions:
+            until = until if at <= until else at + rule.correction_s
+    return min(until, turn.closing) if until >= now else turn.closing
+
+
 @dataclass(frozen=True, slots=True)
 class DrawFacts:
     """A draw with the turns that continue it.
@@ -190,8 +214,9 @@ def find_ready(
 ) -> Iterator[Joined]:
     """Yield the draws that become ready between two positions of the log, in order.
 
-    A draw is ready at the first position at which its feedback is complete, or at which it is closed. Those
-    that one fact closes come first, by their closing, then those that it completes, by their position.
+    A draw is ready at the first position at which the correction time of complete feedback is over, or at
+    which it is closed. Those whose time one fact ends come first, by their end, then those that it completes,
+    by their position.
 
     Args:
         draws: Draws that are open at the first position, and that a policy learns from by their status. They
@@ -201,21 +226,21 @@ def find_ready(
         times: Times of the facts between the positions.
     """
     followed = _FollowedDraws(rule)
-    events, changes = _list_events(draws, rule, times, followed)
+    events, later = _list_events(draws, rule, times, followed)
     heapify(events)
     done = set[str]()
     while events:
-        seq, closing, _, draw = heappop(events)
+        seq, ends, _, closes, draw = heappop(events)
         first = draw.turns[0]
         if first.id in done:
             continue
         values = followed.find(first)
-        if closing < inf:
+        if closes:
             ready = _close(draw, rule, shares, seq, values)
-        else:  # only the next change of each draw waits among the events: most are ready at their first one
-            ready = _complete(draw, rule, shares, seq, values)
-            for following in islice(changes[first.id], 1):
-                heappush(events, (following, inf, first.seq, draw))
+        else:  # only the next event of each draw waits: most are ready at their first one
+            ready = _complete(draw, rule, shares, seq, seq if ends == inf else seq - 1, values)
+            for event in islice(later[first.id], 1):
+                heappush(events, event)
         if ready is not None:
             if ready.rater is not None:
                 shares.add(ready.rater, learned=ready.learned)
@@ -223,25 +248,35 @@ def find_ready(
             yield ready
 
 
-_Event = tuple[int, float, int, DrawFacts]
-"""When a draw may become ready: the position, its closing or infinity, its own position, and the draw."""
+_Event = tuple[int, float, int, bool, DrawFacts]
+"""When a draw may become ready: the position, the time that ends there or infinity, its own position, whether
+it is closed there, and the draw."""
 
 
 def _list_events(
     draws: Iterable[DrawFacts], rule: RewardRule, times: "Times", followed: "_FollowedDraws"
-) -> tuple[list[_Event], dict[str, Iterator[int]]]:
-    """Return when draws are closed, the first change of each before that, and its further changes, by id."""
-    events, changes = list[_Event](), dict[str, Iterator[int]]()
+) -> tuple[list[_Event], dict[str, Iterator[_Event]]]:
+    """Return when draws are closed, when each may be complete first, and its further such events, by id."""
+    events, later = list[_Event](), dict[str, Iterator[_Event]]()
     for draw in draws:
         first, ends = draw.turns[0], times.find_end(draw.closing)
         if first.executed >= ends:
             continue
         if ends < inf:
-            events.append((int(ends), draw.closing, first.seq, draw))
-        if followed.may_complete(first):
-            changes[first.id] = _list_changes(first, rule, times.after, min(times.last, ends - 1))
-            events += ((seq, inf, first.seq, draw) for seq in islice(changes[first.id], 1))
-    return events, changes
+            events.append((int(ends), draw.closing, first.seq, True, draw))
+        # the last turn of a conversation is still to come
+        if first.is_kept or (rule.learned_at is Complete.DEADLINE and not first.is_past):
+            continue
+        if rule.correction_s and not first.is_past:
+            values = followed.find(first)
+            assert values is not None, "a failure is learned at the deadline"
+            later[first.id] = _list_corrected(draw, values.completions, rule.correction_s, times)
+        elif followed.may_complete(first):
+            later[first.id] = _list_changes(draw, times.after, min(times.last, ends - 1))
+        else:
+            continue
+        events += islice(later[first.id], 1)
+    return events, later
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,18 +307,27 @@ class _FollowedValues:
         self._seen = 0
         self.is_shown = not turn.is_deferred
         self._values: dict[str, Feedback] = {}
+        self._metrics = Counter[str]()
         self._taken_back = set[str]()
         self._raters = Counter[str]()
         self._read: tuple[object, ReadValues] | None = None
 
+    @cached_property
+    def completions(self) -> list[tuple[float, int]]:
+        """The log's times and the positions at which feedback is complete, whoever its raters are."""
+        walk, found = _FollowedValues(self._turn, self._rule), []
+        for each in self._turn.feedback:
+            walk._follow(each.feedback)
+            if not each.more and walk.is_shown and self._rule.is_complete(+walk._metrics):
+                found.append((each.logged_at, each.seq))
+        return found
+
     def read(self, seq: int, shares: RaterShares) -> ReadValues:
         """Return the values at a position, at or after the last one."""
-        turn, items = self._turn, self._turn.feedback
+        items = self._turn.feedback
         while self._seen < len(items) and items[self._seen].seq <= seq:
-            item = items[self._seen].feedback
+            self._follow(items[self._seen].feedback)
             self._seen += 1
-            if counting.counts(item, turn.decided_at, turn.deadline):
-                self._add(item)
         full = frozenset(rater for rater in +self._raters if not shares.has_room(rater))
         if self._read is None or self._read[0] != (self._seen, full):
             values = [*self._values.values()]
@@ -293,7 +337,9 @@ class _FollowedValues:
             self._read = (self._seen, full), found
         return self._read[1]
 
-    def _add(self, item: Feedback) -> None:
+    def _follow(self, item: Feedback) -> None:
+        if not counting.counts(item, self._turn.decided_at, self._turn.deadline):
+            return
         name = pseudonym(item.id)
         match item.kind:
             case FeedbackKind.ACTIVATION:
@@ -301,10 +347,13 @@ class _FollowedValues:
             case FeedbackKind.RETRACTION:
                 self._taken_back.add(name)
                 value = self._values.pop(name, None)
-                if value is not None and value.rater is not None:
-                    self._raters[value.rater] -= 1
+                if value is not None:
+                    self._metrics[value.metric] -= 1
+                    if value.rater is not None:
+                        self._raters[value.rater] -= 1
             case FeedbackKind.VALUE if item.metric in self._rule.metrics and name not in self._taken_back:
                 self._values[name] = item
+                self._metrics[item.metric] += 1
                 if item.rater is not None:
                     self._raters[item.rater] += 1
 
@@ -353,28 +402,51 @@ class _FollowedDraws:
         return about
 
 
-def _list_changes(draw: TurnFacts, rule: RewardRule, after: int, upto: float) -> Iterator[int]:
-    """Yield the positions at which a draw may become complete: its execution, and feedback after that."""
-    # the last turn of a conversation is still to come
-    if draw.is_kept or (rule.learned_at is Complete.DEADLINE and not draw.is_past):
-        return
-    if after < draw.executed <= upto:
-        yield int(draw.executed)
-    for each in draw.feedback:
-        if max(after, draw.executed) < each.seq <= upto and not each.more:
-            yield each.seq
+def _list_changes(draw: DrawFacts, after: int, upto: float) -> Iterator[_Event]:
+    """Yield when a draw may become complete: at its execution, and at feedback after that."""
+    first = draw.turns[0]
+    if after < first.executed <= upto:
+        yield int(first.executed), inf, first.seq, False, draw
+    for each in first.feedback:
+        if max(after, first.executed) < each.seq <= upto and not each.more:
+            yield each.seq, inf, first.seq, False, draw
+
+
+def _list_corrected(
+    draw: DrawFacts, completions: Sequence[tuple[float, int]], correction_s: float, times: "Times"
+) -> Iterator[_Event]:
+    """Yield when the correction time of complete feedback is over, or when the execution comes after that.
+
+    A correction time begins with the first complete feedback, and with the first after an earlier one.
+    """
+    first, n = draw.turns[0], 0
+    while n < len(completions):
+        over = completions[n][0] + correction_s
+        n = bisect_right(completions, (over, inf))
+        ends = times.find_end(over) if over >= times.start_at else 0
+        if max(ends, first.executed) > times.last:
+            return
+        if first.executed > max(ends, times.after):
+            yield int(first.executed), inf, first.seq, False, draw
+        elif ends > times.after:
+            yield int(ends), over, first.seq, False, draw
 
 
 def _complete(
-    draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int, values: _FollowedValues | None
+    draw: DrawFacts,
+    rule: RewardRule,
+    shares: RaterShares,
+    seq: int,
+    upto: int,
+    values: _FollowedValues | None,
 ) -> Joined | None:
-    """Return a draw whose feedback is complete at a position; None: it is not."""
+    """Return a draw whose feedback up to a position is complete at `seq`; None: it is not."""
     first = draw.turns[0]
     if values is None:
-        metrics = rule.aggregate(first.list_values(seq))
+        metrics = rule.aggregate(first.list_values(upto))
         is_complete = first.is_past and (bool(metrics) or first.status is not Status.OK)
-        return Joined(first.id, metrics, seq) if is_complete and first.counts_at(seq) else None
-    read = values.read(seq, shares)
+        return Joined(first.id, metrics, seq) if is_complete and first.counts_at(upto) else None
+    read = values.read(upto, shares)
     if not (values.is_shown and rule.is_complete(read.metrics)):
         return None
     return Joined(first.id, read.metrics, seq, rater=read.rater)
@@ -446,10 +518,12 @@ class Times:
 
     Attributes:
         after: The first position, which is left out.
+        start_at: The log's time there.
         log_at: The log's time at the positions after it: the latest timestamp up to there.
     """
 
     after: int
+    start_at: float
     log_at: Sequence[float]
 
     @property
@@ -499,12 +573,23 @@ _MAY_CLOSE = (
 )
 """Conditions that a decision may be closed between two times of the log."""
 
+_MAY_BE_CORRECTED = (
+    ~_f.more & (_f.logged_at >= sa.bindparam("rated_since")) & (_f.logged_at <= sa.bindparam("rated_until"))
+)
+"""Condition that the correction time of feedback may be over between two times of the log."""
+
 _TOUCHED = sa.union(
     sa.select(_e.decision_id.label("id")).where(_in_window(_e.seq)),
-    sa.select(_f.decision_id).where(_in_window(_f.seq), _f.decision_id.is_not(None)),
-    sa.select(_d.id).where(
-        _d.seq > sa.bindparam("closed"),
-        _d.episode_id.in_(sa.select(_f.episode_id).where(_in_window(_f.seq), _f.episode_id.is_not(None))),
+    *(
+        query
+        for found in (_in_window(_f.seq), _MAY_BE_CORRECTED)
+        for query in (
+            sa.select(_f.decision_id).where(found, _f.decision_id.is_not(None)),
+            sa.select(_d.id).where(
+                _d.seq > sa.bindparam("closed"),
+                _d.episode_id.in_(sa.select(_f.episode_id).where(found, _f.episode_id.is_not(None))),
+            ),
+        )
     ),
     *(sa.select(_d.id).where(condition) for condition in _MAY_CLOSE),
 )
@@ -527,7 +612,7 @@ _TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(log_rows.IDS)) for colum
 
 _FEEDBACK = sa.select(
     *(_f.seq, _f.more, _f.id, _f.decision_id, _f.metric, _f.value, _f.received_at),
-    *(_f.episode_id, _f.kind, _f.rater),
+    *(_f.episode_id, _f.kind, _f.rater, _f.logged_at),
 ).where(avoid_index(_f.seq) <= _UPTO)
 
 _ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(log_rows.IDS))
@@ -573,7 +658,7 @@ def read_window(
             raise LogGapError(f"the log continues at {row.seq} after {seq - 1}: the rows between are missing")
     if len(rows) < upto - after:
         raise LogGapError(f"the log ends at {upto}, but rows after {after + len(rows)} are missing")
-    times = Times(after, [*accumulate((row.at for row in rows), max, initial=log_at)][1:])
+    times = Times(after, log_at, [*accumulate((row.at for row in rows), max, initial=log_at)][1:])
     closed = listing.position_at(connection, counting.find_open_since(log_at, rule.wait_s), before=True)
     closing = _may_close(rule, log_at, times.log_at[-1])
     ids = connection.scalars(_TOUCHED, {**window, **closing, "closed": closed})
@@ -583,7 +668,8 @@ def read_window(
 
 
 def _may_close(rule: RewardRule, since: float, until: float) -> dict[str, float]:
-    """Return the parameters of `_MAY_CLOSE` for decisions closed between two times."""
+    """Return the parameters of `_MAY_CLOSE` and `_MAY_BE_CORRECTED` between two times of the log."""
+    rated_since, rated_until = (at - rule.correction_s for at in (since - ROUNDING_S, until + ROUNDING_S))
     since, until = since - GRACE_S - ROUNDING_S, until - GRACE_S + ROUNDING_S
     return {
         "made_since": since - rule.wait_s,
@@ -591,6 +677,8 @@ def _may_close(rule: RewardRule, since: float, until: float) -> dict[str, float]
         "late_since": since,
         "late_until": until,
         "nearly_wait_s": rule.wait_s - ROUNDING_S,
+        "rated_since": rated_since,
+        "rated_until": rated_until if rule.correction_s else -inf,
     }
 
 
@@ -693,12 +781,12 @@ class _OnEpisode:
 
 def _read_feedback(row: Row) -> LoggedFeedback:
     """Return feedback with the fields that the join reads."""
-    seq, more, name, decision_id, metric, value, received_at, episode_id, kind, rater = row
+    seq, more, name, decision_id, metric, value, received_at, episode_id, kind, rater, logged_at = row
     kind = FeedbackKind(kind)
     item = Feedback(
         name, decision_id, metric, value, received_at, episode_id=episode_id, kind=kind, rater=rater
     )
-    return LoggedFeedback(seq, item, more)
+    return LoggedFeedback(seq, item, more, logged_at)
 
 
 def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str, float]:
@@ -723,8 +811,18 @@ def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str
     return {name: quality for name, quality in found.items() if quality is not None}
 
 
+def find_correctable(connection: sa.Connection, rule: RewardRule, log_at: float) -> int | None:
+    """Return the position of the first rating that can be corrected at a time of the log; None: none can."""
+    if not rule.correction_s:
+        return None
+    closed = listing.position_at(connection, counting.find_open_since(log_at, rule.wait_s), before=True)
+    values = {"rated_since": log_at - rule.correction_s, "rated_until": inf, "join": rule.join}
+    found = [connection.scalar(query, {**values, "closed": closed}) for query in _FOLLOWING_DECISIONS]
+    return min((seq for seq in found if seq is not None), default=None)
+
+
 def is_tick_due(connection: sa.Connection, rule: RewardRule, log_at: float, now: float) -> bool:
-    """Return whether the time closes a decision that is not learned, or ends the wait time of the last one.
+    """Return whether the time makes a decision ready, or ends the wait time of the last one.
 
     Args:
         connection: A snapshot.
@@ -734,7 +832,8 @@ def is_tick_due(connection: sa.Connection, rule: RewardRule, log_at: float, now:
     """
     if now <= log_at:
         return False
-    values = {**_may_close(rule, log_at, now - 2 * ROUNDING_S), "join": rule.join}
+    closed = listing.position_at(connection, counting.find_open_since(log_at, rule.wait_s), before=True)
+    values = {**_may_close(rule, log_at, now - 2 * ROUNDING_S), "join": rule.join, "closed": closed}
     if any(connection.scalar(query, values) is not None for query in _UNLEARNED):
         return True
     closes = any(connection.scalar(query, values) is not None for query in _CLOSED)
@@ -743,9 +842,27 @@ def is_tick_due(connection: sa.Connection, rule: RewardRule, log_at: float, now:
 
 _IS_LEARNED = sa.exists().where(_x.decision_id == _d.id, _x.join == sa.bindparam("join"))
 
-_UNLEARNED = tuple(sa.select(_d.seq).where(condition, ~_IS_LEARNED).limit(1) for condition in _MAY_CLOSE)
+_CORRECTABLE = tuple(
+    sa.select(_f.seq)
+    .join(t.decisions, about)
+    # a conversation waits for the deadline of its last turn
+    .where(_MAY_BE_CORRECTED, _d.mode == Mode.EXPLORE, _d.draw_id.is_(None), ~_IS_LEARNED)
+    .order_by(_f.seq)
+    .limit(1)
+    for about in (
+        _d.id == _f.decision_id,
+        _f.decision_id.is_(None) & (_d.episode_id == _f.episode_id) & (_d.seq > sa.bindparam("closed")),
+    )
+)
+
+_UNLEARNED = (
+    *(sa.select(_d.seq).where(condition, ~_IS_LEARNED).limit(1) for condition in _MAY_CLOSE),
+    *_CORRECTABLE,
+)
 
 _IS_ASKED = _IS_DRAWN & (_d.policy != LABELS)
+
+_FOLLOWING_DECISIONS = tuple(query.where(_f.seq > _d.seq) for query in _CORRECTABLE)
 
 _CLOSED = tuple(sa.select(_d.seq).where(condition, _IS_ASKED).limit(1) for condition in _MAY_CLOSE)
 

@@ -2,6 +2,7 @@
 
 A version has learned the training log up to some example. The facts of the log before the one that completed
 the next example, which it has not learned, count as applied; without a next example, all that were joined.
+A rating that can still be corrected, and what follows it, does not.
 """
 
 import time
@@ -13,6 +14,8 @@ import sqlalchemy as sa
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.join import find_correctable
 from armwise.feedback.training_log.joiner import newest_epoch
 from armwise.feedback.training_log.position import read_head, read_position
 
@@ -52,18 +55,21 @@ class Lag:
         return 0.0 if self.since is None else max(0.0, now - self.since)
 
 
-def find_applied(connection: sa.Connection, join: str, examples_seq: int) -> int:
+def find_applied(connection: sa.Connection, rule: RewardRule, examples_seq: int) -> int:
     """Return the position up to which facts are applied by a version that learned `examples_seq` examples."""
-    joined_by = connection.scalar(_JOINED_BY, {"join": join, "seq": examples_seq + 1})
-    return read_position(connection, join).log_seq if joined_by is None else int(joined_by) - 1
+    joined_by = connection.scalar(_JOINED_BY, {"join": rule.join, "seq": examples_seq + 1})
+    position = read_position(connection, rule.join)
+    applied = position.log_seq if joined_by is None else int(joined_by) - 1
+    correctable = find_correctable(connection, rule, position.log_at)
+    return applied if correctable is None else min(applied, correctable - 1)
 
 
-def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
+def measure_lag(store: Store, rule: RewardRule, examples_seq: int | None) -> Lag:
     """Return the lag of a version.
 
     Args:
         store: The log.
-        join: Digest of the rule by which its training log is joined.
+        rule: How its training log is joined.
         examples_seq: Examples that it has learned; None: before the first version.
 
     Raises:
@@ -71,7 +77,7 @@ def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
     """
     with store.reading() as connection:
         head = read_head(connection)
-        applied = 0 if examples_seq is None else find_applied(connection, join, examples_seq)
+        applied = 0 if examples_seq is None else find_applied(connection, rule, examples_seq)
         oldest = None if applied == head else connection.execute(_OLDEST, {"after": applied}).first()
     return Lag(head, applied, None if oldest is None else oldest.at)
 

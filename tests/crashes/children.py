@@ -68,6 +68,7 @@ def configuration(url: str, args: str) -> dict[str, Any]:
         "reward": {
             "metrics": {"thumb": {"range": [-1, 1]}, "right": {"type": "boolean"}},
             "complete": "any",
+            "correction_time": "PT0.5S",
             "cost_weight": 0.1,
             "wait_time": "PT3S",
         },

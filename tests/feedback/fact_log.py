@@ -106,8 +106,12 @@ class FactLog:
     def fill(self, facts: Sequence[JoinedFact]) -> None:
         """Replace the log by facts, which are numbered from 1 on."""
         rows: dict[sa.Table, list[dict[str, Any]]] = {}
+        log_at = 0.0
         for seq, fact in enumerate(facts, start=1):
             table, row = _write_row(fact)
+            log_at = max(log_at, fact.at)
+            if table is t.feedback:
+                row["logged_at"] = log_at
             rows.setdefault(table, []).append({**self._empty[table], **row, "seq": seq})
         with self._engine.begin() as connection:
             for table in TABLES:

@@ -13,7 +13,17 @@ from itertools import accumulate
 from math import fsum
 from typing import Any
 
-from armwise.feedback.events import LABELS, Decision, Execution, Feedback, FeedbackKind, Mode, Status, Tick
+from armwise.feedback.events import (
+    LABELS,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 
 GRACE_S = 2.0
@@ -168,11 +178,14 @@ def _join(
     """Return how a decision is joined, if it is; `own` is all that the log says of it."""
     closing = closing_of(decision, seq, times, rule)
     end = bisect_right(times, closing) + 1  # the first position that is later; beyond the log for none
-    for one in own:
+    corrected = decision.policy != LABELS and rule.correction_s > 0.0
+    for one in [] if corrected else own:
         if seq < one.seq < end and not one.more:
             state = state_at(one.seq, decision, seq, own, rule)
             if _teaches(state, rule) and _complete(state, decision, rule):
                 return [((one.seq, True, 0.0, seq), decision.id, state.metrics)]
+    if corrected and (found := _join_corrected(decision, seq, own, times, rule, min(end, len(times) + 1))):
+        return [found]
     if end > len(times):
         return []
     state = state_at(end - 1, decision, seq, own, rule)
@@ -180,6 +193,36 @@ def _join(
     return (
         [((end, False, closing, seq), decision.id, state.metrics)] if _teaches(state, rule) and worth else []
     )
+
+
+def _join_corrected(
+    decision: Decision, seq: int, own: Sequence[Placed], times: Sequence[float], rule: RewardRule, end: int
+) -> Join | None:
+    """Return how a decision is joined once its rating can be corrected no more, if that is before `end`.
+
+    A correction time begins with feedback that completes the decision while none runs, were it answered. It
+    is over at the first fact later than that, and the answer may come even later.
+    """
+    done = next((one.seq for one in own if isinstance(one.fact, Execution) and one.seq > seq), end)
+    answer = [Placed(0, Execution(decision.id, None, Status.OK, Cost()))]
+    runs_until = 0
+    for one in own:
+        if not isinstance(one.fact, Feedback) or one.more or one.seq < runs_until:
+            continue
+        answered = answer + [each for each in own if not isinstance(each.fact, Execution)]
+        state = state_at(one.seq, decision, -1, answered, rule)
+        if not (_teaches(state, rule) and _complete(state, decision, rule)):
+            continue
+        over = times[one.seq - 1] + rule.correction_s
+        runs_until = bisect_right(times, over) + 1
+        ready = max(runs_until, done)
+        if ready >= end:
+            return None
+        state = state_at(ready - (ready > done), decision, seq, own, rule)
+        if _teaches(state, rule) and _complete(state, decision, rule):
+            order = (ready, True, 0.0, seq) if done > runs_until else (ready, False, over, seq)
+            return order, decision.id, state.metrics
+    return None
 
 
 def state_at(upto: int, decision: Decision, seq: int, own: Sequence[Placed], rule: RewardRule) -> State:

@@ -19,7 +19,7 @@ from tests.feedback.examples import example, some_examples, some_rule, write
 
 Steps = Mapping[str, Mapping[str, object]]
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, cost_weight=0.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8])

@@ -25,7 +25,7 @@ from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import any_example, example
 from tests.steps import change
 
-RULE = RewardRule(metrics={"right": Metric()})
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
 HEADER = Header(written_at=1.5, arms=("bm25", "dense", "none"), reward=RULE)
 
 

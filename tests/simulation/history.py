@@ -281,14 +281,16 @@ class Rule:
 
     Attributes:
         aggregation: `last` or `mean` of the values of each metric.
-        at_once: Whether a decision is learned with its first value and never without one, and else after its
-            wait time.
+        at_once: Whether a decision is learned once its first value can be corrected no more, and never
+            without one; else it is after its wait time.
         grace_s: Seconds from the deadline to the closing.
+        correction_s: Seconds in which the first value can be corrected, where it is learned at once.
     """
 
     aggregation: Mapping[str, str]
     at_once: bool
     grace_s: float
+    correction_s: float = 0.0
 
 
 def find_wrongly_learned(tables: Tables, rule: Rule, *, settled: bool) -> Iterator[Fault]:
@@ -364,7 +366,9 @@ class _Log:
             yield Fault("learned", f"{name} was learned by {by}, before it was there")
         if not self._is_active(decision, rule, by):
             yield Fault("learned", f"{name} was learned, and its answer was never shown")
-        values = self.values(decision, rule, by)
+        values = self.values(decision, rule, by - 1 if rule.at_once else by)
+        if rule.at_once and by != (due_by := self._find_due(decision, execution, rule)):
+            yield Fault("learned", f"{name} was learned by {by}, and its corrections were over by {due_by}")
         early = self.time_at.get(by, 0.0) <= decision["deadline"]
         if early and not (rule.at_once and values):
             what = f"{name} was learned at {self.time_at.get(by)}, before its deadline {decision['deadline']}"
@@ -375,6 +379,32 @@ class _Log:
             yield Fault(
                 "learned", f"{name} was learned with {found}, and its feedback up to {by} gives {due}"
             )
+
+    def _find_due(self, decision: Row, execution: Row, rule: Rule) -> int | None:
+        """Return the position at which a decision with a value can be corrected no more, or is closed.
+
+        The first value can be corrected for a while. If it was taken back by then, the next one can be.
+        """
+        rows = (*self.feedback.get(decision["id"], ()), *self._on_episode(decision))
+        until = float("-inf")
+        for row in sorted(rows, key=lambda row: int(row["seq"])):
+            at = self.time_at[row["seq"]]
+            if row["more"] or at <= until or not self._is_rated(decision, rule, row["seq"]):
+                continue
+            until = at + rule.correction_s
+            due_by = max(self._find_later(until), execution["seq"])
+            if due_by >= self._find_later(_closing(decision, rule)):
+                break
+            if self._is_rated(decision, rule, due_by - 1):
+                return due_by
+        return self._find_later(_closing(decision, rule))
+
+    def _is_rated(self, decision: Row, rule: Rule, upto: int) -> bool:
+        return bool(self.values(decision, rule, upto)) and self._is_active(decision, rule, upto)
+
+    def _find_later(self, at: float) -> int:
+        """Return the first position with a later time; beyond the log if there is none."""
+        return next((seq for seq, later in self.time_at.items() if later > at), len(self.time_at) + 1)
 
     def _on_episode(self, decision: Row) -> Iterator[Row]:
         """Yield feedback on the episode of a decision; earlier values belong to earlier decisions."""

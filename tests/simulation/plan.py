@@ -93,7 +93,7 @@ class Plan:
         seed: Number of the world.
         replicas: Number of replicas.
         together: Whether one process does everything.
-        at_once: Whether decisions are learned with their first value, and else after their wait time.
+        at_once: Whether decisions are learned soon after their first value, and else after their wait time.
         remote: Whether a link lies before the log.
         paced: Whether the mean cost of a request has a ceiling.
         events: In order of time.
@@ -119,7 +119,7 @@ class Plan:
     def __str__(self) -> str:
         """Return it as lines."""
         form = "one process" if self.together else f"{self.replicas} replicas and a learner"
-        learned = "with the first value" if self.at_once else "after the wait time"
+        learned = "after the first value" if self.at_once else "after the wait time"
         log = "behind a link" if self.remote else "on a disk of the machine"
         more = ", a budget" * self.paced
         head = f"seed {self.seed}: {form}, learned {learned}, log {log}{more}"

@@ -94,6 +94,12 @@ SABOTAGE = {
     "join: what was never answered is learned": Sabotage(
         JOIN, "and row.status in statuses", "and row.status is not None"
     ),
+    "join: a rating is learned before it can be corrected": Sabotage(
+        JOIN, "if rule.correction_s and not first.is_past:", "if False:"
+    ),
+    "join: what ends the time for corrections counts as one": Sabotage(
+        JOIN, "seq if ends == inf else seq - 1", "seq"
+    ),
     "join: closed a second too early": Sabotage(
         COUNTING, "return max(deadline, logged_at) + GRACE_S", "return max(deadline, logged_at) - 1.0"
     ),

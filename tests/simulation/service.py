@@ -56,6 +56,9 @@ WAIT_S = 4.0
 """Wait time of a decision, so short that decisions are closed while the world lasts, seconds."""
 
 
+CORRECTION_S = 0.7
+"""How long a rating can be corrected where it is learned at once, seconds."""
+
 INTERVAL_S = 1.5
 """Pause between two steps of a learner, seconds."""
 
@@ -99,6 +102,7 @@ def make_document(url: str, *, at_once: bool, paced: bool) -> dict[str, Any]:
             "complete": "any" if at_once else "deadline",
             "cost_weight": MEANS.cost_weight,
             "wait_time": f"PT{WAIT_S:g}S",
+            "correction_time": f"PT{CORRECTION_S:g}S",
             "default": None if at_once else 0.0,
         },
         "limits": {

@@ -48,6 +48,7 @@ from tests.simulation.scheduler import EPOCH, WORLD, Process, StuckError, World
 from tests.simulation.service import (
     AGGREGATION,
     CEILING,
+    CORRECTION_S,
     IN_FLIGHT,
     INTERVAL_S,
     MEANS,
@@ -480,7 +481,8 @@ class Simulation:
 
     def _find_faults_in(self, tables: Tables) -> list[Fault]:
         config, history = self._config, self.history
-        faults = find_faults(history, tables, Rule(AGGREGATION, self.plan.at_once, GRACE_S), settled=True)
+        rule = Rule(AGGREGATION, self.plan.at_once, GRACE_S, CORRECTION_S)
+        faults = find_faults(history, tables, rule, settled=True)
         faults += find_disobeyed(history, self._calm_from)
         faults += find_lost_evaluations(history, tables, settled=True)
         faults += find_other_draws(tables, MEANS)

@@ -104,9 +104,7 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
     version, active = replica.versions.version, replica.versions.active
     deciding = {canary.version for canary in replica.canaries}
     learned = None if version is None else version.examples_seq
-    lag = await asyncio.to_thread(
-        training_log_lag.measure_lag, replica.store, replica.config.reward.join, learned
-    )
+    lag = await asyncio.to_thread(training_log_lag.measure_lag, replica.store, replica.config.reward, learned)
     newest = await asyncio.to_thread(registry_versions.latest, replica.store, active.recipe)
     feedback = await asyncio.to_thread(_feedback, replica)
     config, n_arms = replica.config, len(replica.config.actions)
@@ -222,6 +220,7 @@ def _feedback(replica: Replica) -> FeedbackState:
         FeedbackState,
         complete=rule.learned_at.value,
         wait_time=rule.wait_time,
+        correction_time=rule.correction_time,
         waiting=found.n_open,
         settled_before=None if found.is_whole else found.before,
         values=taken.n,

@@ -9,7 +9,7 @@ import pytest
 from tests.agent.fakes import Service
 
 POLICY = {"kind": "adaptive"}
-REWARD = {"metrics": {"thumb": {"type": "float", "range": [-1, 1]}}, "complete": "any", "clip": [-1, 1]}
+REWARD = {"metrics": {"thumb": {"type": "float", "range": [-1, 1]}}, "correction_time": "PT0S"}
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from armwise.agent.api import decisions
-from armwise.feedback.clock import GRACE_S
+from armwise.feedback.clock import GRACE_S, SteadyClock
 from armwise.feedback.events import Feedback, FeedbackKind
 from tests.agent.asking import look_up, post, refused, rows, tell
 from tests.agent.fakes import CONFIG, Service
+from tests.feedback.test_clock import Hands
 
 
 async def turn(service: Service, **agent: Any) -> str:
@@ -201,7 +202,12 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         late = Feedback(
             "f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=FeedbackKind.RETRACTION
         )
-        after = replace(record, feedback=(*record.feedback, late))
+        after = replace(
+            record,
+            feedback=(*record.feedback, late),
+            feedback_seqs=(*record.feedback_seqs, 9),
+            feedback_times=(*record.feedback_times, late.received_at),
+        )
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
             shown = decisions.document(after, config.reward, record.decision.deadline + waited)
             assert (shown.metrics, shown.state) == ({"thumb": 0.5}, state)
@@ -247,6 +253,49 @@ async def test_a_second_metric_is_waited_for_unless_declared_otherwise(
         record = await read_decision(service, name)
         assert record["state"] == "learned"
         assert [item["counts"] for item in record["feedback"]] == [True, counts, False]
+
+
+async def test_a_rating_can_be_corrected_until_it_is_learned(tmp_path: Path) -> None:
+    hands = Hands()
+    reward, clock = {**CONFIG["reward"], "correction_time": "PT5S"}, SteadyClock(hands.wall, hands.steady)
+    async with Service(tmp_path, clock=clock, reward=reward).running() as service:
+
+        async def look() -> tuple[Any, ...]:
+            await service.learn()
+            found = await read_decision(service, name)
+            until = None if found["closes_at"] is None else found["closes_at"] - hands.wall_at
+            return found["state"], until, found["metrics"], [item["counts"] for item in found["feedback"]]
+
+        name = await turn(service)
+        wait_s = 1800.0 + GRACE_S
+        assert await look() == ("open", wait_s, {}, [])
+        await tell(service, name, 1.0, feedback_id="up")
+        assert await look() == ("open", 5.0, {"thumb": 1.0}, [True])
+        hands.move(2.0)
+        await tell(service, name, None, feedback_id="up")
+        assert await look() == ("open", wait_s - 2.0, {}, [False, False])
+        await tell(service, name, -1.0)
+        assert await look() == ("open", 3.0, {"thumb": -1.0}, [False, False, True])
+        hands.move(3.5)
+        assert await look() == ("learned", None, {"thumb": -1.0}, [False, False, True])
+        await tell(service, name, 1.0)
+        assert await look() == ("learned", None, {"thumb": -1.0}, [False, False, True, False])
+
+
+async def test_a_correction_that_ends_the_time_for_it_does_not_count(tmp_path: Path) -> None:
+    hands = Hands()
+    reward, clock = {**CONFIG["reward"], "correction_time": "PT5S"}, SteadyClock(hands.wall, hands.steady)
+    async with Service(tmp_path, clock=clock, reward=reward).running() as service:
+        name = await turn(service)
+        await tell(service, name, 1.0)
+        hands.move(5.5)
+        await tell(service, name, -1.0)
+        await service.learn()
+        found = await read_decision(service, name)
+        assert (found["metrics"], [item["counts"] for item in found["feedback"]]) == (
+            {"thumb": 1.0},
+            [True, False],
+        )
 
 
 async def test_a_decision_shows_which_of_its_feedback_counts(service: Service) -> None:

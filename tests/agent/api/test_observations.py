@@ -30,7 +30,7 @@ TAPPED: dict[str, Any] = {
     "backbones": {},
     "tap": {"names": {"openai/gpt-large": "large"}},
     "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.05 -q sa"}},
-    "reward": {"metrics": {"right": {"type": "boolean"}}, "cost_weight": 0.0},
+    "reward": {"metrics": {"right": {"type": "boolean"}}, "correction_time": "PT0S", "cost_weight": 0.0},
     "limits": {"in_flight": 8, "question_chars": 100, "body_bytes": 1 << 20},
 }
 

@@ -666,7 +666,7 @@ def test_feedback_waits_until_it_is_learned_and_tells_what_it_changed(
     service: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.reply("POST /v1/feedback", ACCEPTED, 202)
-    service.reply("GET /v1/decisions/d-1/now", NOW)
+    service.reply("GET /v1/decisions/d-1/now", {**NOW, "closes_at": time.time() + 4.9})
     service.reply("GET /v1/decisions/d-1", {"feedback": []})
     later = {**NOW, "learned": True, "now": {"bm25": 0.585}}
     looks: list[float] = []
@@ -677,6 +677,7 @@ def test_feedback_waits_until_it_is_learned_and_tells_what_it_changed(
 
     monkeypatch.setattr("armwise.agent.cli.service.time.sleep", pause)
     output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
+    assert "It counts in 5 s, unless you change it until then." in output
     assert "bm25 now gets 58 % of questions like this one. When you asked, it got 50 %." in output
     assert len(looks) == 1
 

@@ -104,7 +104,8 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
 
 @pytest.mark.parametrize("form", ["jsonl", "dsjson"])
 def test_decisions_still_open_are_left_out_of_other_layouts(tmp_path: Path, form: str) -> None:
-    rule = RewardRule(metrics={"thumb": Metric()}, cost_weight=0.0, wait_time="PT1M")
+    metrics = {"thumb": Metric()}
+    rule = RewardRule(metrics=metrics, correction_time="PT0S", cost_weight=0.0, wait_time="PT1M")
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", rule.join)) as store:
         for number, at in enumerate((10.0, 20.0, 90.0, 90.0)):
             decision, execution, value = turn(number, "dense")

@@ -27,7 +27,11 @@ from armwise.feedback.training_log.settled import TOGETHER
 from tests.agent.fakes import CONFIG
 
 RULE = RewardRule(
-    metrics={"right": Metric()}, cost_weight=0.0, cost=Prices(steps=0.0, usd=1.0), clip=(0.0, 1.0)
+    correction_time="PT0S",
+    metrics={"right": Metric()},
+    cost_weight=0.0,
+    cost=Prices(steps=0.0, usd=1.0),
+    clip=(0.0, 1.0),
 )
 
 FLOOR = 0.05
@@ -166,6 +170,7 @@ def configured(folder: Path, world: World) -> Path:
     """
     reward = {
         "metrics": {"right": {}},
+        "correction_time": "PT0S",
         "cost_weight": 0.0,
         "cost": {"steps": 0.0, "usd": 1.0},
         "clip": [0, 1],

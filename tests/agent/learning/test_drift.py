@@ -185,7 +185,7 @@ def test_a_setting_of_drift_that_is_not_known_is_named() -> None:
 
 # -- the learner ------------------------------------------------------------------------------------------
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, cost_weight=0.0)
 SPEC = PolicySpec(kind="uniform")
 TURNS = 400
 """Of a log in which an arm begins to fail half-way."""

@@ -43,7 +43,7 @@ from tests.agent.fakes import CONFIG
 ARMS = ("none", "bm25", "dense")
 EXACT = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --epsilon 0.05 -q sa"})
 BAGGED = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --bag 3 -q sa --random_seed 7"})
-RULE = RewardRule(metrics={"thumb": Metric(range=(-1, 1))}, cost_weight=0.1)
+RULE = RewardRule(correction_time="PT0S", metrics={"thumb": Metric(range=(-1, 1))}, cost_weight=0.1)
 NOW = 1000.0
 
 
@@ -173,7 +173,7 @@ def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeSto
     for fact in (decision, execution, Feedback("late", "d-0", "thumb", 1.0, NOW)):
         store.append([fact])
         assert learner.step() is None
-        lag = training_log_lag.measure_lag(store, RULE.join, version.examples_seq)
+        lag = training_log_lag.measure_lag(store, RULE, version.examples_seq)
         assert (lag.applied_seq, lag.facts) == (store.log_seq(), 0)
     assert versions.latest(store) == version
 

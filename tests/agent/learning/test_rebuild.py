@@ -328,7 +328,7 @@ def test_a_version_that_has_learned_something_else_is_followed_by_one_that_has_n
         registry_versions.digest_state(registry_versions.checkpoint(any_store, follower.version) or b"")
         == follower.digest
     )
-    assert lag.measure_lag(any_store, RULE.join, follower.examples_seq).facts == 0
+    assert lag.measure_lag(any_store, RULE, follower.examples_seq).facts == 0
     assert verified(any_store, config).sound
     every = told(verified(any_store, config, every=True))
     assert every[f"version {misled.version}"] == "different", "it has decided, and stays"

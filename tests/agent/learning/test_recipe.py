@@ -21,7 +21,7 @@ from tests.agent.fakes import CONFIG
 from tests.steps import change
 
 SPEC = PolicySpec(kind="linucb")
-RULE = RewardRule(metrics={"thumb": Metric(range=(-1, 1))})
+RULE = RewardRule(correction_time="PT0S", metrics={"thumb": Metric(range=(-1, 1))})
 
 
 @pytest.fixture
@@ -160,7 +160,9 @@ def test_a_policy_is_trained_on_rewards_without_what_caches_lacked() -> None:
         def learn(self, decision: Decision, reward: float, cost: float = 0.0) -> None:  # noqa: ARG002
             paid.append(cost)
 
-    rule = RewardRule(metrics={"right": Metric()}, cost=Prices(steps=0.0, usd=1.0), cost_weight=1.0)
+    rule = RewardRule(
+        correction_time="PT0S", metrics={"right": Metric()}, cost=Prices(steps=0.0, usd=1.0), cost_weight=1.0
+    )
     arms, p = ("a", "b"), (0.5, 0.5)
     made = Decision("d", Context("?"), arms, p, "b", "uniform", 1)
     made = change(made, miss_costs=(0.0, 0.25), usd_weight=9.0)

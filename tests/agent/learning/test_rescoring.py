@@ -20,7 +20,7 @@ ARMS = ("none", "bm25", "dense")
 EXACT = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --epsilon 0.05 -q sa"})
 BAGGED = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --bag 3 -q sa --random_seed 7"})
 METRICS = {"right": Metric(type="boolean"), "thumb": Metric(range=(-1, 1))}
-RULE = RewardRule(metrics=METRICS, wait_time="PT1M")
+RULE = RewardRule(correction_time="PT0S", metrics=METRICS, wait_time="PT1M")
 CHANGES = {
     "cost_weight": {"cost_weight": 0.5},
     "prices": {"cost": Prices(steps=0.0, seconds=2.0)},

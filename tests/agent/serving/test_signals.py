@@ -39,7 +39,12 @@ def make(folder: Path, metrics: dict[str, Any] | None = None, **changes: Any) ->
         folder,
         generators=changes.pop("generators", None),
         llms={"large": {**LARGE, "usd_per_kilotoken_in": 0.01}},
-        reward={"metrics": ALL if metrics is None else metrics, "cost_weight": 0.0, "complete": "any"},
+        reward={
+            "metrics": ALL if metrics is None else metrics,
+            "cost_weight": 0.0,
+            "complete": "any",
+            "correction_time": "PT0S",
+        },
         **changes,
     )
 

@@ -17,7 +17,7 @@ AT = 1_767_225_600.0
 """2026 begins."""
 
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.01)
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, cost_weight=0.01)
 
 EXAMPLES = [
     example(1, (0.9, 0.1), 0, context=Context("who?"), cost=Cost(steps=1)),
@@ -76,7 +76,7 @@ def test_decisions_whose_questions_were_erased_are_of_questions_of_their_own() -
 
 
 def test_three_metrics_are_added_up_without_an_error_of_rounding() -> None:
-    rule = RewardRule(metrics={name: Metric() for name in "abc"}, cost_weight=0.0)
+    rule = RewardRule(correction_time="PT0S", metrics={name: Metric() for name in "abc"}, cost_weight=0.0)
     one = example(1, metrics={"a": 0.1, "b": 0.2, "c": 0.3})
     assert (0.1 + 0.2 + 0.3) / 3 != 0.6 / 3
     assert Log.from_examples([one], rule).reward.tolist() == [rule.compute_reward(one)] == [0.6 / 3]

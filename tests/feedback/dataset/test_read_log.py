@@ -21,7 +21,7 @@ from armwise.feedback.sources import read_learned
 from armwise.feedback.training_log import read_examples
 from tests.feedback.examples import FEATURES, METRICS, example, read_log, some_examples, some_rule, write
 
-RULE = RewardRule(metrics={"right": Metric()})
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
 
 SELECTIONS = (
     Selection(),
@@ -130,7 +130,7 @@ def test_decisions_share_episodes_and_users(store: Store) -> None:
 
 def test_a_log_of_another_rule_is_another_log(store: Store) -> None:
     write(store, RULE.join, [example()])
-    other = RewardRule(metrics={"thumb": Metric()})
+    other = RewardRule(correction_time="PT0S", metrics={"thumb": Metric()})
     with pytest.raises(EmptyLogError, match="the training log is empty"):
         read_log(store, other)
 

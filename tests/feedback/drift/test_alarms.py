@@ -24,7 +24,7 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, StartingPoint, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, cost_weight=0.0)
 FALL = Alarm("recipe", "reward of a", "adwin", 0.75, 0.25, 300, 1000.0)
 TURNS = 400
 """Of a log in which the arm begins to fail half-way."""

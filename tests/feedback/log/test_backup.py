@@ -18,7 +18,7 @@ from armwise.feedback.training_log import Joiner, find_difference, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.postgres import Server
 
-RULE = RewardRule(metrics={"right": Metric()})
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
 
 
 def fill(store: Store, first: int, last: int) -> None:

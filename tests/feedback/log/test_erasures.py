@@ -29,7 +29,7 @@ from armwise.feedback.training_log import Joiner, find_difference, read_examples
 from tests.feedback.conftest import decision, execution, value
 from tests.postgres import Server
 
-RULE = RewardRule(metrics={"right": Metric()})
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
 NOW = 200.0
 UNDER_WAY_S, DAY_S, PAUSE_S = 120.0, 86_400.0, 3600.0
 """How long a turn may be under way, a day, and how long a part that is not full waits."""

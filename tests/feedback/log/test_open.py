@@ -18,7 +18,7 @@ GOOD_BAD = {"good": 1.0, "bad": 0.0}
 
 
 def rule(**metrics: Metric) -> RewardRule:
-    return RewardRule(metrics=metrics)
+    return RewardRule(correction_time="PT0S", metrics=metrics)
 
 
 def written(store: Store) -> list[tuple[Any, ...]]:

@@ -181,7 +181,7 @@ def test_what_is_acknowledged_is_on_disk_in_wal_mode_with_full_sync(tmp_path: Pa
 
 
 def test_a_decision_that_is_not_learned_is_counted_under_one_reason(url: str) -> None:
-    rule = RewardRule(metrics={"right": Metric()})
+    rule = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
     store = Store(url, rule.join)
     assert store.count_unlearned() == {}
     for name in ("learned", "quiet", "quiet too"):
@@ -491,7 +491,7 @@ def test_the_newest_decisions_have_features_where_these_are_wanted(store: Store)
 
 
 def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) -> None:
-    rule = RewardRule(metrics={"right": Metric()})
+    rule = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
     ours, theirs = Store(url, rule.join), Store(url, "another rule")
     ours.append([decision("d1"), execution("d1"), value("d1", number=0.5)])
     Joiner(ours, rule, take_epoch(ours, "test", 0.0)).advance(110.0)

@@ -21,7 +21,12 @@ from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epo
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from tests.feedback.conftest import decision, execution, value
 
-RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0, complete=Complete.ANY)
+RULE = RewardRule(
+    correction_time="PT0S",
+    metrics={"right": Metric(), "thumb": Metric()},
+    cost_weight=0.0,
+    complete=Complete.ANY,
+)
 
 
 def label(name: str, run: int | None = None, right: float = 1.0) -> LabelTurn:
@@ -85,7 +90,7 @@ def test_who_knows_some_examples_knows_the_labels_with_them(mixed: Store) -> Non
 @pytest.mark.parametrize("aggregation", Aggregation)
 def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggregation) -> None:
     metric = Metric(aggregation=aggregation)
-    rule = RewardRule(metrics={"right": metric, "thumb": metric}, cost_weight=0.0)
+    rule = RewardRule(correction_time="PT0S", metrics={"right": metric, "thumb": metric}, cost_weight=0.0)
     turn = label("twice", 3, right=0.25)
     more = value("twice", number=0.75, key="again", at=100.0)
     insert(store, [replace(turn, feedback=(*turn.feedback, more)), label("b", 3)])

@@ -35,11 +35,13 @@ def rule(
     default: float | None = None,
     failed: float | None = None,
     wait_time: str = "PT1M",
+    correction_time: str = "PT0S",
     **aggregations: Aggregation,
 ) -> RewardRule:
     metrics = {name: Metric(aggregation=how) for name, how in aggregations.items()}
     at_deadline = default is not None or failed is not None
     return RewardRule(
+        correction_time=correction_time,
         metrics=metrics or {"right": Metric(), "thumb": Metric()},
         complete=complete or (Complete.DEADLINE if at_deadline else Complete.ANY),
         default=default,
@@ -103,6 +105,81 @@ def joined(how: RewardRule, *facts: JoinedFact) -> list[Joined]:
 def learned(how: RewardRule, *facts: JoinedFact) -> list[tuple[int, str, dict[str, float]]]:
     """Return what facts teach: the position that made it ready, the decision, its metrics."""
     return [(one.by, one.decision_id, dict(one.metrics)) for one in joined(how, *facts)]
+
+
+# -- corrections --------------------------------------------------------------------------------------
+
+CORRECTABLE = rule(correction_time="PT5S", right=Aggregation.LAST)
+
+A_TURN = (decided(), executed())
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ([said(1.0, 105.0), TickFact(0, 110.0)], []),
+        ([said(1.0, 105.0), TickFact(0, 110.1)], [(4, 1.0)]),
+        ([said(1.0, 105.0), said(0.0, 110.0), TickFact(0, 111.0)], [(5, 0.0)]),
+        ([said(1.0, 105.0), said(0.0, 110.1), TickFact(0, 200.0)], [(4, 1.0)]),
+        ([said(1.0, 105.0), said(0.5, 108.0), said(0.0, 112.0), TickFact(0, 200.0)], [(5, 0.5)]),
+        ([said(1.0, 105.0, key="k"), retracted("k", 108.0), TickFact(0, 150.0)], []),
+        (
+            [said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 109.0), TickFact(0, 111.0)],
+            [(6, 0.0)],
+        ),
+        ([said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 120.0), TickFact(0, 125.0)], []),
+        (
+            [said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 120.0), TickFact(0, 126.0)],
+            [(6, 0.0)],
+        ),
+        ([said(1.0, 105.0, key="k"), retracted("k", 110.5), TickFact(0, 200.0)], [(4, 1.0)]),
+        ([said(1.0, 159.0), TickFact(0, CLOSING + 0.5)], [(4, 1.0)]),
+        ([said(1.0, 159.0), said(0.0, 160.5), TickFact(0, 170.0)], [(5, 1.0)]),
+    ],
+    ids=[
+        "not yet",
+        "over",
+        "changed",
+        "changed too late",
+        "changed twice, and the second time too late",
+        "taken back",
+        "taken back and given again",
+        "given again later, which can be corrected as well",
+        "given again later",
+        "taken back too late",
+        "the wait time is over before",
+        "a correction after the wait time",
+    ],
+)
+def test_a_rating_is_learned_as_it_is_once_it_can_be_corrected_no_more(
+    facts: list[JoinedFact], expected: list[tuple[int, float]]
+) -> None:
+    found = learned(CORRECTABLE, *A_TURN, *facts)
+    assert found == [(seq, "d1", {"right": value}) for seq, value in expected]
+
+
+def test_the_time_for_corrections_begins_with_the_last_metric_where_all_are_waited_for() -> None:
+    how = rule(Complete.ALL, correction_time="PT5S")
+    facts = [said(at=105.0), said(at=109.0, metric="thumb"), TickFact(0, 111.0), said(0.0, 113.5)]
+    found = learned(how, *A_TURN, *facts, TickFact(0, 114.5))
+    assert found == [(7, "d1", {"right": 0.0, "thumb": 1.0})]
+
+
+def test_a_rating_that_precedes_the_answer_is_learned_with_it_or_when_it_can_be_corrected_no_more() -> None:
+    early = [decided(), said(at=101.0)]
+    assert learned(CORRECTABLE, *early, executed(at=120.0)) == [(3, "d1", {"right": 1.0})]
+    soon = [executed(at=102.0), TickFact(0, 106.0), TickFact(0, 107.0)]
+    assert learned(CORRECTABLE, *early, *soon) == [(5, "d1", {"right": 1.0})]
+
+
+def test_the_clock_of_a_slow_machine_leaves_as_much_time_for_corrections() -> None:
+    facts = [TickFact(0, 120.0), said(1.0, 105.0), said(0.0, 109.0), TickFact(0, 124.0), said(0.5, 113.0)]
+    assert learned(CORRECTABLE, *A_TURN, *facts, TickFact(0, 126.0)) == [(8, "d1", {"right": 0.5})]
+
+
+def test_labels_are_learned_at_once() -> None:
+    found = learned(CORRECTABLE, decided(past=True), executed(), said(at=100.0))
+    assert found == [(3, "d1", {"right": 1.0})]
 
 
 # -- values -------------------------------------------------------------------------------------------

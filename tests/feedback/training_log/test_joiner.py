@@ -28,6 +28,7 @@ GRACE_S = 2.0
 
 def rule(complete: Complete = Complete.ANY, default: float | None = None) -> RewardRule:
     return RewardRule(
+        correction_time="PT0S",
         metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))},
         complete=complete if default is None else Complete.DEADLINE,
         default=default,
@@ -79,6 +80,18 @@ def test_time_that_passed_is_written_down_once_something_waited_for_it(store: St
     assert join.advance(now=closing + 0.5) == Position(3, closing + 0.5, 1)
     assert join.advance(now=closing + 99.0) == Position(3, closing + 0.5, 1), "nothing waits any more"
     assert learned(store, rule(default=0.0)) == [(1, "d1", {})]
+
+
+def test_time_is_written_down_once_a_rating_can_be_corrected_no_more(store: Store, turn: Turn) -> None:
+    turn("d1", at=100.0), turn("d2", at=100.0)
+    how = rule().model_copy(update={"correction_time": "PT5S"})
+    join = joiner(store, how)
+    store.append([value("d1", at=105.0)])
+    assert join.advance(now=110.0) == Position(5, 105.0, 0)
+    assert join.advance(now=110.5) == Position(6, 110.5, 1)
+    assert join.advance(now=120.0) == Position(6, 110.5, 1), "nothing waits any more"
+    store.append([Feedback("f", None, "right", 0.5, 121.0, episode_id="nobody's")])
+    assert join.advance(now=140.0).log_seq == 7, "nor for what nobody made"
 
 
 def test_time_that_closes_one_decision_leaves_a_later_one_open(store: Store, turn: Turn) -> None:
@@ -378,7 +391,9 @@ def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) 
 
 
 def test_a_rating_of_an_episode_counts_for_the_decisions_whose_deadline_it_meets(url: str) -> None:
-    mean = RewardRule(metrics={"right": Metric(aggregation="mean")}, wait_time="PT1M", default=0.5)
+    mean = RewardRule(
+        correction_time="PT0S", metrics={"right": Metric(aggregation="mean")}, wait_time="PT1M", default=0.5
+    )
     with closing(Store(url, mean.join)) as store:
         for name, at in (("d1", 100.0), ("d2", 155.0)):
             store.append([replace(decision(name, at=at), episode_id="talk"), execution(name)])
@@ -412,7 +427,9 @@ def test_many_ratings_of_an_episode_of_many_decisions_take_as_long_as_their_fact
 
     monkeypatch.setattr(counting, "counts", counts)
     monkeypatch.setattr(RewardRule, "aggregate", aggregated)
-    rule = RewardRule(**{"metrics": {"right": Metric()}, "wait_time": "PT1M", **settings})
+    rule = RewardRule(
+        correction_time="PT0S", **{"metrics": {"right": Metric()}, "wait_time": "PT1M", **settings}
+    )
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", rule.join)) as store:
         names = [f"d{n}" for n in range(400)]
         store.append([replace(decision(name), episode_id="talk") for name in names])

@@ -12,7 +12,9 @@ from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epo
 from armwise.feedback.training_log.label_turns import LabelTurn, insert, missing_from_log, read_turns
 from tests.feedback.conftest import decision, execution, value
 
-RULE = RewardRule(metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0)
+RULE = RewardRule(
+    correction_time="PT0S", metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0
+)
 
 
 def past(name: str) -> LabelTurn:

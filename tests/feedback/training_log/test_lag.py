@@ -5,7 +5,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, SupersededError
-from armwise.feedback.events import Observation, ObservationSource, Tick
+from armwise.feedback.events import Mode, Observation, ObservationSource, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
@@ -23,6 +23,7 @@ ABANDONED_S = 60.0
 """Seconds without progress after which a learner counts as gone."""
 
 RULE = RewardRule(
+    correction_time="PT0S",
     metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))},
     wait_time="PT1M",
     complete=Complete.ANY,
@@ -35,13 +36,13 @@ def joined(store: Store, now: float = 110.0) -> int:
 
 
 def applied(store: Store, examples_seq: int | None) -> int:
-    return measure_lag(store, RULE.join, examples_seq).applied_seq
+    return measure_lag(store, RULE, examples_seq).applied_seq
 
 
 def test_nothing_is_applied_before_there_is_a_version(store: Store, turn: Turn) -> None:
-    assert measure_lag(store, RULE.join, None).facts == 0
+    assert measure_lag(store, RULE, None).facts == 0
     turn("d1")
-    lag = measure_lag(store, RULE.join, None)
+    lag = measure_lag(store, RULE, None)
     assert (lag.log_seq, lag.applied_seq, lag.facts) == (2, 0, 2)
 
 
@@ -63,6 +64,23 @@ def test_what_teaches_is_applied_by_who_has_learned_it(store: Store, turn: Turn)
     assert [applied(store, learned) for learned in (0, 1, 2)] == [4, 7, 8]
 
 
+def test_a_rating_that_can_be_corrected_is_not_applied(store: Store, turn: Turn) -> None:
+    how = RULE.model_copy(update={"correction_time": "PT5S"})
+    found = []
+
+    def look(now: float) -> None:
+        learned = Joiner(store, how, take_epoch(store, "test", 0.0)).advance(now).examples_seq
+        found.append((learned, measure_lag(store, how, learned).applied_seq, store.log_seq()))
+
+    turn("d1"), turn("d2", mode=Mode.FORCED)
+    store.append([value("d2", at=104.0), value("d1"), value("d1", "thumb", at=106.0)])
+    for now in (106.0, 111.0, 111.5):
+        look(now)
+    store.append([value("d1", number=0.0, key="late", at=112.0), value("nobody", at=112.5)])
+    look(113.0)
+    assert found == [(0, 6, 7), (0, 6, 7), (1, 8, 8), (1, 10, 10)], "one that is late, or unknown, is"
+
+
 def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Turn) -> None:
     turn("d1"), turn("d2")
     store.append([value("d1"), value("d1", "thumb"), value("d2")])
@@ -70,7 +88,7 @@ def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Tur
     all_ = RULE.model_copy(update={"complete": Complete.ALL})
     for rule in (any_, all_):
         Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
-    assert [measure_lag(store, rule.join, 1).applied_seq for rule in (any_, all_)] == [6, 7]
+    assert [measure_lag(store, rule, 1).applied_seq for rule in (any_, all_)] == [6, 7]
 
 
 @pytest.mark.slow
@@ -84,7 +102,7 @@ def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
             store.append([value(name, at=101.0 + 20 * i)])
         joined(store, now=110.0 + 20 * i)
         with store.reading() as connection:
-            now = [find_applied(connection, RULE.join, learned) for learned in range(40)]
+            now = [find_applied(connection, RULE, learned) for learned in range(40)]
         assert all(one <= other for one, other in zip(before, now, strict=True))
         before = now
     with store.reading() as connection:
@@ -100,7 +118,7 @@ def test_a_decision_that_time_closed_is_applied_with_the_tick(store: Store, turn
     silent = RULE.model_copy(update={"default": 0.0})
     position = Joiner(store, silent, take_epoch(store, "test", 0.0)).advance(500.0)
     assert position.examples_seq == 1, "with the default, by a tick"
-    assert [measure_lag(store, silent.join, learned).applied_seq for learned in (0, 1)] == [2, 3]
+    assert [measure_lag(store, silent, learned).applied_seq for learned in (0, 1)] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -117,15 +135,15 @@ def test_a_decision_that_time_closed_is_applied_with_the_tick(store: Store, turn
 def test_the_age_is_that_of_the_first_fact_not_applied(store: Store, fact: object, at: float) -> None:
     store.append([decision("d1")])
     joined(store)
-    assert measure_lag(store, RULE.join, 0).seconds(now=1000.0) == 0.0
+    assert measure_lag(store, RULE, 0).seconds(now=1000.0) == 0.0
     store.append([fact, value("unknown", at=900.0)])  # type: ignore[list-item]
-    lag = measure_lag(store, RULE.join, 0)
+    lag = measure_lag(store, RULE, 0)
     assert (lag.facts, lag.seconds(now=1000.0)) == (2, 1000.0 - at)
 
 
 def test_a_fact_of_the_future_is_not_older_than_new(store: Store) -> None:
     store.append([decision("d1", at=100.0)])
-    assert measure_lag(store, RULE.join, 0).seconds(now=90.0) == 0.0
+    assert measure_lag(store, RULE, 0).seconds(now=90.0) == 0.0
 
 
 def test_feedback_without_a_decision_dangles_once_it_is_late(store: Store, turn: Turn) -> None:

@@ -13,6 +13,7 @@ from armwise.feedback.training_log.examples import name_episode
 from armwise.feedback.training_log.logged_labels import LabelsError, labels, make_scale
 
 RULE = RewardRule(
+    correction_time="PT0S",
     metrics={
         "thumb": Metric(range=(-1.0, 1.0)),
         "errors": Metric(range=(0.0, 4.0), optimize="min"),
@@ -148,7 +149,7 @@ def test_the_reward_is_scaled_by_where_it_is_clipped() -> None:
 
 
 def test_a_metric_may_be_called_reward_and_an_unknown_one_is_refused() -> None:
-    rule = RewardRule(metrics={"reward": Metric(range=(0.0, 10.0))})
+    rule = RewardRule(correction_time="PT0S", metrics={"reward": Metric(range=(0.0, 10.0))})
     assert make_scale(rule, "reward")(example("q", "a", 9.0, metric="reward")) == 0.9
     with pytest.raises(UnknownMetricError, match="'stars' is not declared; available: reward"):
         make_scale(rule, "stars")

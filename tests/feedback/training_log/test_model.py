@@ -37,6 +37,7 @@ rules = st.builds(
     OF_SILENCE,
     metrics=st.fixed_dictionaries({"right": metrics}, optional={"thumb": metrics}),
     wait_time=st.sampled_from(["PT10S", "PT3S", "PT10.1S", "PT1M"]),
+    correction_time=st.sampled_from(["PT0S", "PT0.5S", "PT3S", "PT5S"]),
 )
 histories = given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps=steps)
 
@@ -114,6 +115,7 @@ def test_a_long_history_of_delays_and_clocks_that_disagree_is_learned_as_the_doc
         RewardRule(
             metrics={name: Metric(aggregation=rng.choice(list(Aggregation))) for name in ("right", "thumb")},
             wait_time=wait_time,
+            correction_time="PT1.5S",
             **silence,
         )
         for silence, wait_time in [

@@ -240,10 +240,10 @@ def test_nobody_is_limited_where_the_share_is_one() -> None:
 
 
 def test_a_share_is_part_of_the_training_log() -> None:
-    plain = RewardRule(metrics={"right": Metric()})
+    plain = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
     assert len({plain.join, *(plain.model_copy(update={"rater_share": s}).join for s in (0.1, 1.0))}) == 3
     with pytest.raises(ValueError, match="rater_share"):
-        RewardRule(rater_share=0.0)
+        RewardRule(correction_time="PT0S", rater_share=0.0)
 
 
 # -- on a log ----------------------------------------------------------------------------------------
@@ -293,8 +293,8 @@ def insert_rated(store: Store, join: str, rated: Sequence[raters.Rated]) -> None
 
 X = t.examples
 
-SHORT = RewardRule(metrics={"right": Metric()}, wait_time="PT20S")
-SILENT = RewardRule(metrics={"right": Metric()}, wait_time="PT20S", default=0.0)
+SHORT = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, wait_time="PT20S")
+SILENT = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, wait_time="PT20S", default=0.0)
 
 
 @pytest.mark.parametrize("how", [SHORT, SILENT], ids=["any", "silent"])

@@ -22,11 +22,18 @@ from tests.feedback.training_log.test_model import traffic
 
 RULES = (
     RewardRule(
+        correction_time="PT0S",
         metrics={"right": Metric(), "thumb": Metric(aggregation=Aggregation.MEAN)},
         wait_time="PT10.1S",
         failed=0.0,
     ),
-    RewardRule(metrics={"right": Metric()}, wait_time="PT4S", complete=Complete.DEADLINE, default=0.0),
+    RewardRule(
+        correction_time="PT0S",
+        metrics={"right": Metric()},
+        wait_time="PT4S",
+        complete=Complete.DEADLINE,
+        default=0.0,
+    ),
 )
 
 
@@ -64,7 +71,7 @@ def test_what_joiners_made_is_what_the_facts_give(
 # -- a small log ---------------------------------------------------------------------------------------
 
 
-SMALL = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
+SMALL = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, wait_time="PT1M")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from armwise.feedback.training_log.router_contexts import (
 from tests.feedback.conftest import decision, execution, value
 from tests.steps import change
 
-RULE = RewardRule(metrics={"right": Metric()})
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
 
 
 def published(store: Store, *routers: str | None) -> None:

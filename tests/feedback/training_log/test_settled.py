@@ -44,7 +44,7 @@ from armwise.feedback.training_log.settled import (
 from tests.feedback.examples import log_of, read_log
 
 WAIT_S, GRACE_S = 100.0, 2.0
-RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
+RULE = RewardRule(correction_time="PT0S", metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
 SILENT = RULE.model_copy(update={"default": 0.0})
 
 

@@ -17,6 +17,7 @@ from armwise.feedback.training_log.draws import newest_draws
 from armwise.feedback.training_log.summary import LogSums
 
 RULE = RewardRule(
+    correction_time="PT0S",
     metrics={"right": Metric()},
     cost_weight=0.1,
     cost=Prices(steps=1.0, usd=2.0),

@@ -21,7 +21,7 @@ from tests.feedback.conftest import decision, execution, value
 from tests.feedback.examples import read_log
 from tests.steps import change
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, cost_weight=0.0)
 WHOLE = change(decision("whole"), policy=OBSERVED, version=3, shadow=(0.5, 0.5))
 ALONE = change(WHOLE, id="alone", arms=("b", "a"), probabilities=(0.75,), shadow=(0.25, 0.75))
 UNKNOWN = replace(WHOLE, id="unknown", probabilities=())

@@ -21,7 +21,7 @@ from armwise.feedback.training_log.traffic import (
 )
 from tests.feedback.conftest import decision, execution, value
 
-RULE = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
+RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, wait_time="PT1M")
 
 
 def label(name: str, run: int | None = None) -> LabelTurn:

@@ -143,7 +143,11 @@ def settings(explore: float, **changes: Any) -> dict[str, Any]:
             "large": {"kind": "none", "action": False, "answering": {"llm": "large"}},
             "checked": {"kind": "checked", "params": {**params, "threshold": 0.1, "explore": explore}},
         },
-        "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.0},
+        "reward": {
+            "metrics": {"thumb": {"range": [-1, 1]}},
+            "correction_time": "PT0S",
+            "cost_weight": 0.0,
+        },
         "limits": {"in_flight": 64},
         **changes,
     }

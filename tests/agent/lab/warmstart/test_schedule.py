@@ -236,7 +236,7 @@ def test_a_run_is_due_after_so_many_new_ratings(rated: int, is_due: bool) -> Non
 
 
 def test_ratings_count_from_what_the_last_run_has_seen(store: Store) -> None:
-    rule = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
+    rule = RewardRule(metrics={"right": Metric()}, correction_time="PT0S", wait_time="PT1M")
     for name in ("d1", "d2", "d3"):
         store.append([decision(name), execution(name), value(name)])
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
