@@ -4,13 +4,12 @@ A configuration is generated in the home of the service at each start.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
 from armwise.agent.cli.console import PLAIN, console, errors
@@ -58,20 +57,22 @@ def write(
         The file, and a remark on the first answer, which may be empty.
 
     Raises:
-        LaunchError: The source has no documents, the model does not exist, or a service runs from the same
-            home with another configuration.
+        LaunchError: The source has no documents, the model does not exist, or the home is that of another
+            service.
     """
     model, description = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
     home = _home(corpus)
-    text = _example() if corpus is None else render_config([corpus], model)
-    if corpus is None and model is not None:
-        text = replace_llm(text, model)
+    if corpus is not None:
+        text = render_config([corpus], model)
+    else:
+        text = read_bundled(EXAMPLE).replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
+        text = text if model is None else replace_llm(text, model)
     if port is not None:
         text = re.sub(r"^  port: \d+$", f"  port: {port}", text, count=1, flags=re.MULTILINE)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home / FILE
-    text = f"# Written by `armwise serve` at each start: `armwise init` writes one to keep.\n{text}"
+    text = _head(corpus) + text
     if not replace and (not path.exists() or path.read_text(encoding="utf-8") != text):
         require_unserved(
             home,
@@ -105,22 +106,23 @@ def find_homes() -> list[Path]:
 def _home(corpus: Documents | None) -> Path:
     """Return the home of a corpus, distinct for other documents; None: the home of the example."""
     named = os.environ.get("ARMWISE_HOME")
-    home = (
-        Path(named or Path("~/.armwise") / (corpus.name if corpus else EXAMPLE_NAME)).expanduser().absolute()
-    )
-    if named and (home / FILE).is_file():
-        there, source = _source(home / FILE), corpus.source if corpus else None
-        if there != source:
-            raise LaunchError(
-                f"ARMWISE_HOME: {home} has the files of {there or 'the example'}, which would share a log "
-                f"with {source or 'the example'}: set it to another folder, or unset it"
-            )
-    return home
+    home = Path(named or Path("~/.armwise") / (corpus.name if corpus else EXAMPLE_NAME)).expanduser()
+    if named and _is_of_others(home / FILE, _head(corpus)):
+        raise LaunchError(
+            f"ARMWISE_HOME: {home} has the files of another service, which would share a log with "
+            f"{corpus.source if corpus else 'the example'}: set it to another folder, or unset it"
+        )
+    return home.absolute()
 
 
-def _example() -> str:
-    text = read_bundled(EXAMPLE)
-    return text.replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
+def _head(corpus: Documents | None) -> str:
+    """Return the first line of a configuration of `write`."""
+    serves = json.dumps(corpus.source) if corpus else "an example"
+    return f"# Written by `armwise serve` at each start, for {serves}. To keep one: armwise init\n"
+
+
+def _is_of_others(file: Path, head: str) -> bool:
+    return file.is_file() and not file.read_text(encoding="utf-8", errors="replace").startswith(head)
 
 
 def _corpus(documents: str) -> Documents:
@@ -136,30 +138,12 @@ def _corpus(documents: str) -> Documents:
                 f"{documents} is a configuration, not a document. To serve it: "
                 f"armwise serve --config {documents}"
             )
-    name, source = name_corpus(documents), locate_source(documents)
-    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
-    taken = Path("~/.armwise").expanduser() / name / FILE
-    if name == EXAMPLE_NAME or (taken.is_file() and _source(taken) != source):
-        name = f"{name[:90]}-{digest}"
-    return Documents(name, source)
-
-
-def _source(path: Path) -> str | None:
-    """Return the documents that a configuration of `write` serves; None: the example.
-
-    Raises:
-        LaunchError: The configuration was edited since.
-    """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        source: str | None = document["applications"][0]["args"].get("corpus", {}).get("source")
-    except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
-        why = str(error).partition("\n")[0] if isinstance(error, yaml.YAMLError) else "no application in it"
-        raise LaunchError(
-            f"{path}: not as `armwise serve` wrote it ({why}). Move it away, or `armwise serve -c` serves by "
-            "a file of your own"
-        ) from None
-    return source
+    corpus = Documents(name_corpus(documents), locate_source(documents))
+    taken = Path("~/.armwise").expanduser() / corpus.name / FILE
+    if corpus.name == EXAMPLE_NAME or _is_of_others(taken, _head(corpus)):
+        digest = hashlib.sha256(corpus.source.encode()).hexdigest()[:8]
+        return corpus._replace(name=f"{corpus.name[:90]}-{digest}")
+    return corpus
 
 
 def language_model(
