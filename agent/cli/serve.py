@@ -101,11 +101,8 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):  # a job in the background inherits that one is ignored
             signal.signal(number, signal.default_int_handler)
         _announce_cluster(cold=cold)
-        once = None if question is None else partial(_ask_once, question, key, remark)
-        announce, require_free = (
-            partial(_announce, once, remark),
-            partial(require_free_port, elsewhere=elsewhere),
-        )
+        announce = partial(_announce, question, key, remark)
+        require_free = partial(require_free_port, elsewhere=elsewhere)
         try:
             if ray is False and "RAY_ADDRESS" not in os.environ:
                 from armwise.agent.cli.start_single import serve_here
@@ -137,10 +134,14 @@ def _serve_on_ray(
         return serve_on_ray(config, settings, address, folder, announce)
 
 
-def _announce(once: "Callable[[str], None] | None", remark: str, url: str, folder: Path | None) -> bool:
+def _announce(question: str | None, key: str | None, remark: str, url: str, folder: Path | None) -> bool:
     """Print that the service is ready, or ask it a question; return whether it stops then."""
-    if once is not None:
-        once(url)
+    if question is not None:
+        from armwise.agent.cli.service import print_answer
+
+        print_answer(question, None, url, key)
+        if remark:
+            console.print(remark, style="dim", **PLAIN)
         return True
     console.rule(f"Ready after {time.time() - psutil.Process().create_time():.0f} s")
     console.print(f"Ask:     armwise ask {shlex.quote(read_question(folder))} --url {url}", **PLAIN)
@@ -182,14 +183,6 @@ def _prepare(config: Path) -> None:
         check_service(config, settings, address[0])
     with progress() as on_progress:
         build_service(settings, on_progress, folder)
-
-
-def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
-    from armwise.agent.cli.service import print_answer
-
-    print_answer(question, None, url, key)
-    if remark:
-        console.print(remark, style="dim", **PLAIN)
 
 
 def require_free_port(host: str, port: int, elsewhere: str) -> None:
