@@ -108,7 +108,7 @@ def _episode(
     A session counts as an episode if it keeps its arm, or if what engines have cached of it has a price.
     """
     config = replica.config
-    if name is None and (config.sticky == "session" or replica.prices_caches):
+    if name is None and (config.sticky == "session" or replica.config.prices_caches):
         named = (metadata or {}).get("session_id")
         if isinstance(named, str) and named:
             name = named if SESSION.fullmatch(named) else _hash_session(replica, caller, named)

@@ -172,7 +172,6 @@ class Replica:
         log: Commits facts in groups.
         outage: Whether the log is away, and questions are answered without it.
         turns: Answers questions.
-        prices_caches: Whether draws count what engines lack in their caches.
         decider: Draws arms.
         arms: The live arms.
         passages: Returns passages of the corpus by their ids.
@@ -263,11 +262,9 @@ class Replica:
             charge=self._charge,
         )
         self._refusing: dict[str, str] = {}  # why, by language model
-        self.prices_caches = config.prices_caches
         configured = self._scorers.configured
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
-        self.commit = self.log.append
         early, late = ([kind for kind in load_built_in() if kind.is_last is last] for last in (False, True))
         for kind in early:
             self._add_step(kind.build(self))  # one may look for another that was built before it
@@ -279,10 +276,7 @@ class Replica:
         self.unread: str | None = None
         self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
         self._backends = backends
-        self._reaching: asyncio.Task[None] | None = None
-        self._loading: asyncio.Task[None] | None = None
-        self._poller: asyncio.Task[None] | None = None
-        self._key_poller: asyncio.Task[None] | None = None
+        self._tasks = dict[str, asyncio.Task[None]]()
         self._refreshing, self._refreshing_keys = asyncio.Lock(), asyncio.Lock()
 
     @property
@@ -359,14 +353,16 @@ class Replica:
     @property
     def decides(self) -> bool:
         """Whether all hosts were reached, and a version is served and refreshed."""
-        reached = self._reaching is not None and self._reaching.done() and not self._failure()
-        served = self.versions.served is not None
-        return reached and served and self._poller is not None and not self._poller.done()
+        reached, polls = self._has_ended("reach"), not self._has_ended("versions")
+        return reached and polls and self.versions.served is not None and not self._failure()
 
     @property
     def ready(self) -> bool:
         """Whether it decides among all live arms: every encoder is loaded."""
-        return self.decides and self._loading is not None and self._loading.done()
+        return self.decides and self._has_ended("encoders")
+
+    def _has_ended(self, name: str) -> bool:
+        return name in self._tasks and self._tasks[name].done()
 
     def check(self) -> None:
         """Raise the exception that ended a background task, or an error if the clock has jumped."""
@@ -375,28 +371,26 @@ class Replica:
             raise failure
 
     def _failure(self) -> BaseException | None:
-        ended = [
-            task
-            for task in (self._key_poller, self._poller, self._reaching, self._loading)
-            if task and task.done() and not task.cancelled()
-        ]
+        ended = [task for task in self._tasks.values() if task.done() and not task.cancelled()]
         return next((error for task in ended if (error := task.exception())), None)
 
     def start(self) -> None:
         """Start to refresh, to reach the hosts and to load encoders."""
-        self._key_poller = asyncio.create_task(self._poll_keys(), name="key-poller")
-        self._poller = asyncio.create_task(self._poll(), name="version-poller")
-        self._reaching = asyncio.create_task(self._warm_up(), name="reach")
-        self._loading = asyncio.create_task(self._load(self._reaching), name="encoder-loader")
+        work = {
+            "keys": self._poll_keys,
+            "versions": self._poll,
+            "reach": self._warm_up,
+            "encoders": self._load,
+        }
+        self._tasks = {name: asyncio.create_task(do(), name=name) for name, do in work.items()}
 
     async def stop(self) -> None:
         """Stop refreshing, and commit what is still queued."""
         for lock in (self._refreshing_keys, self._refreshing):
             with suppress(TimeoutError):  # a refresh goes on in its thread, and would open the log again
                 await asyncio.wait_for(lock.acquire(), STOP_S)
-        for task in (self._key_poller, self._poller, self._reaching, self._loading):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks.values():
+            task.cancel()
         for step in self.decider.steps:
             await step.stop()
         self.arms.stop()
@@ -420,9 +414,9 @@ class Replica:
             describe(WARM_UP, features, embedding=vectors[backbone])
         await self._scorers.warm_up()
 
-    async def _load(self, reached: asyncio.Task[None]) -> None:
+    async def _load(self) -> None:
         """Load the remaining encoders once the service decides, and unmask their arms."""
-        await asyncio.wait([reached])
+        await asyncio.wait([self._tasks["reach"]])
         await self._backends.embedders.load(self._backends.embedders.loading)
         self.health.loading = frozenset()
 

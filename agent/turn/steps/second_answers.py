@@ -151,7 +151,7 @@ class SecondAnswers(TurnStep):
         offer_score = (lambda *_: None) if signals is None else signals.offer_score
         taken = () if signals is None else SCORES
         scores = frozenset(taken) & service.config.reward.signals.keys()
-        return cls(spec, turns, service.commit, places, service.telemetry, offer_score, scores)
+        return cls(spec, turns, service.log.append, places, service.telemetry, offer_score, scores)
 
     async def drain(self) -> None:
         """Wait until all queued turns are observed."""

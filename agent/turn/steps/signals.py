@@ -208,7 +208,7 @@ class Signals(TurnStep):
     def build(cls, service: Any) -> "Signals":
         """Return the step of a service."""
         reward = service.config.reward
-        find = service.turns, service.find_previous, service.is_newest, service.commit
+        find = service.turns, service.find_previous, service.is_newest, service.log.append
         return cls(reward.signals, *find, service.telemetry, service.clock, reward.wait_s)
 
     @override
