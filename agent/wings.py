@@ -24,8 +24,8 @@ CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
 SUMMARIZER = "armwise.agent.console.summary:Summarizer"
 """Writes the summary of the log that the console shows, between two steps of the learner."""
 
-PROPENSITY_DOUBT = "armwise.agent.proof.audit:propensity_note"
-"""Says why the propensities of an evaluated log cannot be trusted."""
+FIND_DOUBT = "armwise.agent.proof.audit:find_doubt"
+"""Says why nothing can be estimated from a log, if that is so."""
 
 VERIFY_RECEIPT = "armwise.agent.proof.verbs:verify_receipt"
 """Computes a receipt of `armwise prove` again; `armwise verify` calls it for a file."""

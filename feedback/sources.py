@@ -82,6 +82,21 @@ class TrainingLog(Protocol):
         """The settled part of the log; for a file only its time counts, positions do not."""
         ...
 
+    def sample(
+        self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
+    ) -> Iterator[Decisions]:
+        """Yield decisions with all that is on record of their draws, as an audit reads them.
+
+        Of a long log in a database, about `CHECKED` decisions in pages that are evenly spread.
+
+        Args:
+            rule: The rule of their rewards.
+            since: Earliest time of the decisions, seconds since the epoch.
+            until: Time before which they were made.
+            on_progress: Called with the progress.
+        """
+        ...
+
     def remarks(self, rule: RewardRule) -> list[str]:
         """Return remarks on the rewards under a rule; a sentence each."""
         ...
@@ -120,6 +135,14 @@ class LogSource(TrainingLog):
             yield decisions, (read_examples(self._store, self._join, after, last) if contexts else ())
             if on_progress:
                 on_progress("reading the log", last, self._upto)
+
+    @override
+    def sample(
+        self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
+    ) -> Iterator[Decisions]:
+        return read_decisions(
+            self._store, rule, since, until, audited=True, most=CHECKED, on_progress=on_progress
+        )
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -192,6 +215,17 @@ class ExportSource(TrainingLog):
             if on_progress:
                 on_progress("reading the export", done, None)
 
+    @override
+    def sample(
+        self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
+    ) -> Iterator[Decisions]:
+        begin, end, done = -inf if since is None else since, inf if until is None else until, 0
+        examples = (one for one in read_export(self._path) if begin <= one.decision.decided_at < end)
+        for part in tabulate(examples, rule, settled=self.settled.before):
+            yield part
+            done += len(part)
+            on_progress("decisions", done, None)
+
     @property
     @override
     def settled(self) -> Settled:
@@ -240,6 +274,9 @@ def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:
 
 CHUNK = 1 << 14
 """Positions of the training log that are read at a time."""
+
+CHECKED = 50_000
+"""Decisions that an audit reads of a longer log."""
 
 PAGE = 1 << 12
 """Positions of the log that are read at a time."""
@@ -298,6 +335,7 @@ def read_decisions(
     without: Collection[str] = (LABELS,),
     audited: bool = False,
     distributions: bool = False,
+    most: int | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Iterator[Decisions]:
     """Yield all decisions of a time, learned or not, in the order of the log.
@@ -311,6 +349,7 @@ def read_decisions(
         audited: Whether to read the columns of an audit too: distributions, floors, times of rewards and
             contexts.
         distributions: Whether to read the distributions alone.
+        most: About the largest number of decisions; of more, evenly spread pages are read. None: all are.
         on_progress: Called with the progress.
 
     Raises:
@@ -351,7 +390,7 @@ def read_decisions(
         .order_by(d.seq)
     )
     final, done = settled.read(store, rule).position, 0
-    for begin, end in _pages(store, since, None if audited else until):
+    for begin, end in _pages(store, since, until, most):
         if done and on_progress is not None:
             on_progress("decisions", done, None)
         with store.reading() as connection:
@@ -397,13 +436,18 @@ def any_elsewhere(store: Store, since: float, until: float) -> bool:
         return bool(connection.scalar(sa.select(query)))
 
 
-def _pages(store: Store, since: float | None, until: float | None) -> Iterator[tuple[int, int]]:
+def _pages(
+    store: Store, since: float | None, until: float | None, most: int | None
+) -> Iterator[tuple[int, int]]:
     """Yield the ranges of positions, (after, upto), in which decisions of a time are read."""
     with store.reading() as connection:
         after = 0 if since is None else listing.position_at(connection, since - LATE_S)
         newest = sa.select(sa.func.max(t.decisions.c.seq))
         end = connection.scalar(newest) if until is None else listing.position_at(connection, until + LATE_S)
-    for begin in range(after, end or 0, PAGE):
+        among = t.decisions.c.seq > after, t.decisions.c.seq <= (end or 0)
+        n = 0 if most is None else connection.scalar(sa.select(sa.func.count()).where(*among)) or 0
+    step = PAGE * max(1, -(-n // (most or n or 1)))
+    for begin in range(after, end or 0, step):
         yield begin, min(begin + PAGE, end)
 
 

@@ -35,10 +35,11 @@ async def details(request: Request, replica: AppReplica, caller: RequestCaller) 
 
 def _read(replica: Replica, *, shows_raters: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
-    receipt = read_kept(config)
+    found = read_summary(store) or ServiceSummary()
+    receipt = None if found.comparison.doubt else read_kept(config)
     counts = raters.newest_counts(store, config.reward.join) if shows_raters else ()
     return {
-        "summary": read_summary(store) or ServiceSummary(),
+        "summary": found,
         "receipt": receipt,
         "statement": "" if receipt is None else write_sentence(receipt),
         "observes": config.tap is not None,

@@ -7,8 +7,8 @@ The comparison with each arm is that of the overview and of `armwise prove`, ove
 A file is an export, or the converted log of another system: it has no promotions, alarms or verdicts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf, sqrt
 from pathlib import Path
@@ -19,7 +19,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.console.changes import COLOURS, list_changes, number_colours
 from armwise.agent.console.savings import BaselineComparison, compare_traffic
 from armwise.agent.proof import LoggedTraffic, read_kept
-from armwise.agent.proof.audit import propensity_doubt
+from armwise.agent.proof.audit import LogAudit, find_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
@@ -27,10 +27,9 @@ from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
-from armwise.feedback.ope import Draws
 from armwise.feedback.registry import arm_sets, evaluations, promotions, runs
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
+from armwise.feedback.sources import ExportSource, LogSource, any_elsewhere, read_decisions
 from armwise.feedback.training_log import settled
 
 NEWEST = 200
@@ -85,7 +84,6 @@ class Period:
         arms: Figures of each arm, the most drawn first.
         stretches: Begin and end of consecutive decisions, and the share of each arm in these, in [0, 1].
         comparison: What was served, compared with each arm.
-        doubt: Why the recorded propensities cannot be trusted; empty: they pass the audit.
         changes: Changes, each with its time, in order.
         held: Candidates that the gate held, each with its time and reasons, in order.
         source: The file that was read; empty: the log of a service.
@@ -105,7 +103,6 @@ class Period:
     arms: tuple[ArmFigures, ...]
     stretches: tuple[tuple[int, int, Mapping[str, float]], ...]
     comparison: BaselineComparison
-    doubt: str = ""
     changes: tuple[tuple[float, str], ...] = ()
     held: tuple[tuple[float, str], ...] = ()
     source: str = ""
@@ -138,7 +135,8 @@ def read_period(store: Store, config: AppConfig, since: float, until: float, on_
     parts = [part for part in read if len(part)]
     if not parts:
         raise NothingServedError(_nothing(store, since, until))
-    traffic = LoggedTraffic("", concatenate(parts), rule, before, complete=True)
+    doubt = find_doubt(LogSource(store, rule), rule, since, until, on_progress)
+    traffic = LoggedTraffic("", concatenate(parts), rule, before, complete=True, doubt=doubt)
     live = [arms for arms in arm_sets.history(store) if arms.at < until]
     changes = list_changes(
         arm_sets.history(store)[1:],
@@ -227,7 +225,10 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         for example in read_export(path)
         if example.decision.policy != LABELS and since <= example.decision.decided_at < until
     )
-    parts = list(tabulate(examples, rule, settled=before))
+    audit, parts = LogAudit(rule, partial=True), list[Decisions]()
+    for part in tabulate(examples, rule, settled=before):
+        audit.add(part)
+        parts.append(replace(part, context=()))
     if not parts:
         first, last = measure_span(path)
         raise NothingServedError(
@@ -239,7 +240,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     notes = ["A file has no promotions, alarms or verdicts. They are in the log of a service."]
     if any(key.policy not in FOREIGN for key in decisions.draw.values):
         notes.append("Without a default reward, an export has only decisions with feedback.")
-    traffic = LoggedTraffic("", decisions, rule, before, complete=False)
+    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=audit.doubt)
     names = sorted({key.drawn for key in decisions.draw.values})
     return _build(
         traffic,
@@ -284,7 +285,6 @@ def _build(
         _list_figures(decisions),
         _list_stretches(decisions),
         comparison,
-        _find_doubt(decisions),
         changes,
         held,
         source,
@@ -325,14 +325,3 @@ def _list_stretches(decisions: Decisions) -> tuple[tuple[int, int, Mapping[str, 
             shares = dict(zip(names, (counts / total).tolist(), strict=True))
             stretches.append((begin, end, shares))
     return tuple(stretches)
-
-
-def _find_doubt(decisions: Decisions) -> str:
-    """Return why the recorded propensities cannot be trusted; empty: they pass the audit."""
-    rows = decisions.where(decisions.explored & ~np.isnan(decisions.propensity))
-    if not len(rows):
-        return ""
-    names: Sequence[str] = sorted({arm for key in rows.draw.values for arm in (*key.arms, key.drawn)})
-    drawn = np.array([names.index(key.drawn) for key in rows.draw.values], dtype=np.int64)[rows.draw.codes]
-    eligible = np.column_stack([rows.possible(arm) for arm in names])
-    return propensity_doubt(Draws(tuple(names), drawn, rows.propensity, None, eligible)) or ""

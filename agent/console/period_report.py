@@ -41,15 +41,6 @@ SHOWN = 4
 MOST_UNKNOWN = 5
 """Most open questions that are listed."""
 
-DOUBTFUL = "The logged propensities fail the audit, so no comparison can be trusted."
-
-UNKNOWN_PROPENSITIES = Statement(
-    "Nothing can be compared",
-    "No decision has a logged propensity. Log the probability of each draw to see what other choices would "
-    "have cost, and how they would have been rated.",
-    "warn",
-)
-
 
 def write_text(period: Period) -> str:
     """Return a text of at most `MOST_CHARS` characters, for a chat.
@@ -101,10 +92,6 @@ def write_page(period: Period, command: str) -> str:
 def list_statements(period: Period) -> list[Statement]:
     """Return what the report states about savings and quality; nothing that cannot be trusted."""
     found = period.comparison
-    if period.doubt:
-        return [Statement(DOUBTFUL, period.doubt, "warn")]
-    if period.without == period.explored > 0:
-        return [UNKNOWN_PROPENSITIES]
     saved = state_savings(found)
     window = write_duration(period.wait_s)
     quality = state_quality(found) or state_waiting(
@@ -115,8 +102,6 @@ def list_statements(period: Period) -> list[Statement]:
 
 def list_unknown(period: Period) -> list[str]:
     """Return the arms that answers cannot be told apart from yet, each with the ratings that it takes."""
-    if period.doubt:
-        return []
     found, unknown = period.comparison, list[str]()
     for arm, one in found.arms.items():
         lead = found.lead(one)

@@ -8,7 +8,7 @@ A long log is compared from a recent decision on: the newest 50,000 to 100,000 d
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,9 @@ MARGIN = 0.02
 NEEDED = noninferiority.SCALE_SESSIONS + noninferiority.ENOUGH
 """Answers from which on a comparison can be expected."""
 
+AUDITED_AGAIN = 0.1
+"""Growth of the log, as a share, after which it is audited again."""
+
 FEW = 0.2
 """Share of the answers that are rated below which other ways to learn are suggested."""
 
@@ -62,6 +65,8 @@ class BaselineComparison:
         prices: Estimated dollars of an answer if an arm always answered.
         course: Quality compared with the baseline, by position of the log.
         span: Smallest and largest possible rating.
+        doubt: Why nothing can be compared, in which case `arms` is empty; empty: something can.
+        audited_to: Position of the log up to which that was found.
     """
 
     decisions: int = 0
@@ -72,6 +77,8 @@ class BaselineComparison:
     prices: Mapping[str, float] = field(default_factory=dict)
     course: tuple[tuple[int, Ends], ...] = ()
     span: Interval = (0.0, 1.0)
+    doubt: str = ""
+    audited_to: int = 0
 
     @property
     def with_baseline(self) -> ArmComparison | None:
@@ -126,17 +133,31 @@ class Statement:
     tone: str = ""
 
 
-def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
+def read_comparison(
+    store: Store, config: AppConfig, earlier: BaselineComparison = BaselineComparison()
+) -> BaselineComparison:
     """Compare what was served with each arm that was drawn often enough.
+
+    The log is audited again once it has grown by a share of `AUDITED_AGAIN`.
+
+    Args:
+        store: The log.
+        config: The configuration.
+        earlier: The newest comparison of the same log.
 
     Raises:
         LogUnavailableError: Try again later.
     """
+    position = store.log_seq()
+    known = 0 < position <= earlier.audited_to * (1.0 + AUDITED_AGAIN)
     try:
-        traffic = read_store(store, config, lambda *_: None, _find_begin(store))
+        traffic = read_store(
+            *(store, config, lambda *_: None, _find_begin(store)), doubt=earlier.doubt if known else None
+        )
     except NoTrafficError:
         return BaselineComparison()
-    return compare_traffic(traffic, config.baseline, tuple(config.actions), read_kept(config))
+    found = compare_traffic(traffic, config.baseline, tuple(config.actions), read_kept(config))
+    return replace(found, audited_to=earlier.audited_to if known else position)
 
 
 def compare_traffic(
@@ -155,6 +176,9 @@ def compare_traffic(
     """
     sessions, span = traffic.sessions(traffic.settlement), traffic.rule.reward_range
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
+    rated = int((~np.isnan(sessions.rows.reward)).sum())
+    if traffic.doubt:
+        return BaselineComparison(len(sessions.rows), rated, drawn, span=span, doubt=traffic.doubt)
     baseline = baseline or _choose(sessions, kept)
     former = [arm for arm in sessions.names if arm not in live]
     arms = {}
@@ -171,7 +195,6 @@ def compare_traffic(
     if baseline in arms:
         found = noninferiority.trace_quality(sessions, baseline, span)
         course = [(int(sessions.rows.seq[row]), quality) for row, quality in found]
-    rated = int((~np.isnan(sessions.rows.reward)).sum())
     return BaselineComparison(
         len(sessions.rows), rated, drawn, baseline, arms, sessions.prices(), tuple(course), span
     )
@@ -277,7 +300,7 @@ def forecast(value: float, low: float, high: float, n: int) -> Further | None:
 def state_waiting(
     found: BaselineComparison, n_arms: int, n_open: int, window: str, *, any_rating: bool
 ) -> Statement:
-    """Return why quality is not compared with the baseline yet, and what it takes.
+    """Return why quality is not compared with the baseline, and what it takes.
 
     Args:
         found: What is known.
@@ -286,6 +309,8 @@ def state_waiting(
         window: Length of the window, in words.
         any_rating: Whether any answer was ever rated.
     """
+    if found.doubt:
+        return Statement("Nothing can be compared", found.doubt, "warn")
     takes = f"The first comparison takes about {NEEDED} rated answers"
     if not any_rating:
         return Statement("No ratings yet", f"{takes}.")

@@ -89,7 +89,7 @@ def write_summary(store: Store, config: AppConfig, now: float) -> None:
         now,
         summary.add_up(store, LogSums() if before is None else before.sums),
         summary.read_newest(store, NEWEST),
-        read_comparison(store, config),
+        read_comparison(store, config, ServiceSummary().comparison if before is None else before.comparison),
         state.n_open,
         listing.has_rating(store),
         _read_rewards(store, config, min(now, state.before)),

@@ -45,9 +45,9 @@ from armwise.agent.evaluation.report import (
 )
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import format_counts
-from armwise.agent.wings import PROPENSITY_DOUBT, load
+from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress
-from armwise.feedback.arrays import Flags, Floats
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, LogFilter, featurize, stack
 from armwise.feedback.decisions import Selection, format_time
 from armwise.feedback.events import Example
@@ -205,7 +205,10 @@ class _Play:
 
     def _decide(self, row: int, example: Example) -> None:
         candidate = self._candidate
-        arms = tuple(arm for arm in example.decision.arms if arm in candidate.arms)
+        decision = example.decision
+        certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
+        possible = (decision.drawn,) if certain else decision.arms
+        arms = tuple(arm for arm in possible if arm in candidate.arms)
         reason = ""
         if example.seq <= candidate.after:
             reason = candidate.reason
@@ -213,7 +216,7 @@ class _Play:
             reason = "none of the arms that it knows was eligible"
         else:
             try:
-                p = candidate.decide(example.decision, arms)
+                p = candidate.decide(decision, arms)
             except LeftOutError as error:
                 reason = str(error)
         if reason:
@@ -247,9 +250,8 @@ class _Play:
 
 def uniform(log: Log, rows: Any = slice(None)) -> Floats:
     """Return the uniform distribution over the eligible arms, shape (n, n_arms)."""
-    n_arms = len(log.arms)
-    eligible = np.ones((len(log), n_arms))[rows] if log.p_log is None else log.p_log[rows] > 0.0
-    share: Floats = eligible / eligible.sum(axis=1, keepdims=True)
+    possible = log.possible[rows]
+    share: Floats = possible / possible.sum(axis=1, keepdims=True)
     return share
 
 
@@ -314,13 +316,16 @@ def replay(
     service = CandidateService.from_config(config, rule, store, request.ceiling)
     asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_named(request, ())))]
     built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
+    selection = read_selection(request, service)
+    if doubt := load(FIND_DOUBT)(source, rule, selection.since, selection.until, progress, missing=False):
+        raise EvaluationError(doubt)
     predicts = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators)
     try:
         log, played = play(
             built,
             source,
             rule,
-            read_selection(request, service),
+            selection,
             progress,
             describes=predicts and request.reward_model == "ridge",
         )
@@ -385,7 +390,6 @@ def replay(
         arm_colours={arm: at for at, arm in enumerate(() if store is None else arm_sets.list_defined(store))},
         candidates=results,
         assumptions=[
-            *filter(None, [load(PROPENSITY_DOUBT)(log, settled.before)]),
             *source.remarks(rule),
             *_provenance(log),
             *_remarks_on_cluster(request, log),
@@ -582,7 +586,10 @@ ESTIMATES = (
     "Intervals leave the error of the estimate out."
 )
 
-ALL_ELIGIBLE = "The log does not say which arms were eligible, so every arm counts as always eligible."
+ALL_ELIGIBLE = (
+    "The log does not say which arms were eligible, so every arm counts as eligible if the drawn one has a "
+    "probability below 1."
+)
 
 
 def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:

@@ -1,19 +1,19 @@
-"""An audit of a log: its decisions as arrays, the checks of `feedback.ope.audit`, and the report of them.
+"""Whether a log may be used, and the report of `armwise audit`.
 
-    decisions of the log, or of a file --> DrawnDecisions --> Draws --> audit --> AuditReport
+    decisions --LogAudit--> Draws --audit--> Audit.doubt   the verdict of audit, prove, replay, report, gate
+                                             AuditReport
 
 Features are selected by the first rows and then fixed, since a bet must be placed before its row is seen.
 """
 
 import time
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from importlib import metadata
-from math import inf, nan
-from pathlib import Path
+from math import nan
 from typing import Any
 from zlib import crc32
 
@@ -23,19 +23,18 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from armwise.agent.config import AppConfig
 from armwise.agent.reporting import fill_template, format_counts, moment
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
-from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.dataset import Log
-from armwise.feedback.decisions import Decisions, concatenate, encode, tabulate
-from armwise.feedback.events import FOREIGN, LABELS, Context, Example
-from armwise.feedback.jsonl import read_export, read_headers
-from armwise.feedback.log import Store, without_password
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.decisions import Decisions, concatenate, encode
+from armwise.feedback.events import FOREIGN, LABELS, Context
 from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
-from armwise.feedback.sources import ExportSource, read_decisions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.sources import CHECKED, ExportSource, TrainingLog
 from armwise.feedback.texts import find_value
+
+Codes = NDArray[np.uint8]
 
 SEEN_FIRST = 1000
 """First decisions, by which features are selected and divided into parts."""
@@ -53,18 +52,181 @@ FEWEST = 0.02
 """Smallest share of the first decisions in a part of a feature."""
 
 ENOUGH = 200
-"""Number of settled decisions from which on an export is audited without the unsettled ones."""
-
-REPORT_EVERY = 5000
-"""Decisions between two reports of progress."""
+"""Number of settled decisions from which on a file is audited without the unsettled ones."""
 
 UNSETTLED = "made after the first decision that waits for feedback"
 
-OUTSIDE = "outside the window"
+SKIPPED = "in a part of the log that is not read"
+
+EXPORTED = (
+    "An export has the decisions that are learned from: without a default reward those with feedback, and "
+    "failed ones only where failures have a reward. The audit allows for arms that get more feedback than "
+    "others; the log itself is audited without a file, on all its decisions."
+)
 
 
 class NothingToAuditError(ValueError):
     """No decision of the log was drawn; the message lists what the log has."""
+
+
+class LogAudit:
+    """Audits a log, read in parts; of a file with more than twice `CHECKED` decisions, every second part.
+
+    Args:
+        rule: The rule of the rewards.
+        partial: Whether the log is a file, which may lack decisions without feedback.
+
+    Attributes:
+        n: Number of drawn decisions that were kept.
+        excluded: Number of other decisions, by reason.
+    """
+
+    def __init__(self, rule: RewardRule, *, partial: bool) -> None:
+        self.n, self.excluded = 0, Counter[str]()
+        self._rule, self._partial = rule, partial
+        self._parts, self._coded = list[Decisions](), list[tuple[Codes, Floats]]()
+        self._first = list[Sequence[Context]]()  # the contexts that are not coded yet
+        self._features: _Features | None = None
+        self._step, self._seen = 1, 0
+
+    def add(self, part: Decisions) -> None:
+        """Take the drawn decisions of the next part, with their contexts."""
+        if self._seen % self._step == 0:
+            drawn = part.explored & part.draw.each(lambda key: key.policy != LABELS)
+            codes, counts = np.unique(part.draw.codes[~drawn], return_counts=True)
+            for code, n in zip(codes.tolist(), counts.tolist(), strict=True):
+                key = part.draw.values[code]
+                self.excluded[LABELS if key.policy == LABELS else key.mode] += n
+            some = part.where(drawn)
+            self._parts.append(replace(some, context=()))
+            self._first.append(some.context)
+            self.n += len(some)
+            if self._features is not None or self.n >= SEEN_FIRST:
+                self._code()
+        else:
+            self.excluded[SKIPPED] += len(part)
+        self._seen += 1
+        if self.n > 2 * CHECKED:
+            self.excluded[SKIPPED] += sum(map(len, self._parts[1::2]))
+            self._parts, self._coded = self._parts[::2], self._coded[::2]
+            self.n, self._step = sum(map(len, self._parts)), 2 * self._step
+
+    def _code(self) -> "_Features":
+        """Fix the features if they are not, and reduce the contexts at hand to them."""
+        if self._features is None:
+            first = [context for part in self._first for context in part]
+            self._features = _Features(first[:SEEN_FIRST])
+        self._coded += map(self._features.encode, self._first)
+        self._first.clear()
+        return self._features
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it is a file of this service, which may lack decisions without feedback."""
+        policies = {key.policy for part in self._parts for key in part.draw.values}
+        return self._partial and bool(policies.difference(FOREIGN))
+
+    @cached_property
+    def draws(self) -> Draws:
+        """The decisions in the order in which they were made; call it once all parts are there."""
+        d = concatenate(self._parts)
+        arms = dict.fromkeys(arm for key in d.draw.values for arm in (*key.arms, key.drawn))
+        column = {arm: place for place, arm in enumerate(arms)}
+        eligible = np.array([[arm in key.arms for arm in arms] for key in d.draw.values], dtype=np.bool_)
+        p = None
+        if not ((d.n_p > 0) & (d.n_p < d.width)).any():
+            known = np.flatnonzero(d.whole)
+            p = np.full((len(d), len(arms)), nan)
+            p[known] = d.distributions(known, column)
+        features = self._code()
+        codes, values = features.name(*map(np.concatenate, zip(*self._coded, strict=True)))
+        waiting = np.isnan(d.reward) & ~d.settled
+        draws = Draws(
+            tuple(arms),
+            np.array([column[key.drawn] for key in d.draw.values])[d.draw.codes],
+            d.propensity,
+            p,
+            eligible[d.draw.codes],
+            codes,
+            values,
+            d.reward,
+            d.draw.each(lambda key: key.failed),
+            d.id,
+            dict(_groups(d)),
+            d.at,
+            d.floor,
+            None if np.isnan(d.rewarded_at).all() else d.rewarded_at,
+            None if np.isnan(d.deadline).all() else d.deadline,
+            waiting if waiting.any() else None,
+            rated=self.is_export and self._rule.default is None,
+        )
+        unsettled = ~d.settled
+        if self._partial and unsettled.any():
+            # which of them are there depends on how soon feedback came
+            if (~unsettled).sum() >= ENOUGH:
+                self.excluded[UNSETTLED] += int(unsettled.sum())
+                order = np.argsort(d.at, kind="stable")
+                return draws.where(order[~unsettled[order]])
+            draws = replace(draws, waiting=unsettled)
+        return draws.where(np.argsort(d.at, kind="stable"))
+
+    @cached_property
+    def found(self) -> Audit:
+        """The result of the audit; call it once all parts are there."""
+        return audit(self.draws)
+
+    @property
+    def has_propensities(self) -> bool:
+        """Whether any propensity is on record."""
+        return self.n > 0 and not bool(np.isnan(self.draws.propensity).all())
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing can be estimated from the log, in a few sentences; empty: something can."""
+        return self.found.doubt if self.n else ""
+
+
+def audit_log(
+    source: TrainingLog, rule: RewardRule, since: float | None, until: float | None, on_progress: Progress
+) -> LogAudit:
+    """Audit the decisions of a time.
+
+    Args:
+        source: The log.
+        rule: The rule of its rewards.
+        since: Earliest time of the decisions, seconds since the epoch; None: all are read.
+        until: Time before which they were made.
+        on_progress: Called with the progress.
+
+    Raises:
+        ExchangeError: The file cannot be read.
+        LogUnavailableError: Try again later.
+    """
+    rule = rule.model_copy(update={"cost_weight": 0.0})  # the same for every command
+    found = LogAudit(rule, partial=isinstance(source, ExportSource))
+    for part in source.sample(rule, since, until, on_progress):
+        found.add(part)
+    return found
+
+
+def find_doubt(
+    source: TrainingLog,
+    rule: RewardRule,
+    since: float | None,
+    until: float | None,
+    on_progress: Progress,
+    *,
+    missing: bool = True,
+) -> str:
+    """Return why nothing can be estimated from the decisions of a time, if that is so; see `audit_log`.
+
+    Without `missing`, a log without any propensity is accepted: a model of rewards needs none.
+    """
+    log = audit_log(source, rule, since, until, on_progress)
+    return log.doubt if missing or log.has_propensities else ""
+
+
+# -- the report ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +241,6 @@ class AuditReport:
         found: The checks.
         excluded: Number of decisions that are left out, by reason.
         notes: Remarks, a sentence each.
-        command: The command that repeats the audit.
     """
 
     source: str
@@ -89,7 +250,6 @@ class AuditReport:
     found: Audit
     excluded: Mapping[str, int]
     notes: tuple[str, ...]
-    command: str = ""
 
     @property
     def summary(self) -> str:
@@ -191,193 +351,56 @@ def summarise_audit(found: Audit) -> str:
     warned = [check.name for check in found.checks if check.status is CheckStatus.WARN]
     warnings = f" Warnings: {', '.join(warned)}." if warned else ""
     if found.faults:
-        names = ", ".join(check.name for check in found.faults)
-        return f"The log fails: {names}. Estimates from it would be wrong.{warnings}"
+        return f"{found.doubt}{warnings}"
     return (
         f"No fault was found in {found.tested:,} draws: estimates may rest on these propensities.{warnings}"
     )
 
 
-# -- reading -----------------------------------------------------------------------------------------
-
-
-def audit_store(
-    store: Store,
-    config: AppConfig,
+def report_log(
+    source: TrainingLog,
+    name: str,
+    rule: RewardRule,
+    since: datetime | None,
+    until: datetime | None,
     on_progress: Progress,
-    since: datetime | None = None,
-    until: datetime | None = None,
 ) -> AuditReport:
-    """Audit the log of a service.
+    """Audit a log, and return the report of it.
 
     Args:
-        store: The log.
-        config: The configuration.
-        on_progress: Called with the progress.
+        source: The log.
+        name: What to call it.
+        rule: The rule of its rewards.
         since: Only decisions of then or later.
         until: Only decisions before then.
+        on_progress: Called with the progress.
 
     Raises:
         NothingToAuditError: No decision was drawn in that time.
+        ExchangeError: The file cannot be read.
         LogUnavailableError: Try again later.
     """
-    window = _seconds(since), _seconds(until)
-    decisions = DrawnDecisions(
-        read_decisions(store, config.reward, *window, audited=True, on_progress=on_progress),
-        lambda part: ~part.settled,
-    )
-    return _report(without_password(config.database_url), decisions, ())
-
-
-def audit_file(
-    path: Path, on_progress: Progress, since: datetime | None = None, until: datetime | None = None
-) -> AuditReport:
-    """Audit an export, or the converted log of another system.
-
-    Args:
-        path: The file.
-        on_progress: Called with the progress.
-        since: Only decisions of then or later.
-        until: Only decisions before then.
-
-    Raises:
-        NothingToAuditError: No decision in the file was drawn.
-        ExchangeError: The file cannot be read.
-    """
-    rule = next(iter(read_headers(path))).reward
-    settled = ExportSource(path).settled.before
-    begin, end = _seconds(since) or -inf, inf if until is None else until.timestamp()
-    excluded: Counter[str] = Counter()
-
-    def examples() -> Iterator[Example]:
-        for done, example in enumerate(read_export(path), start=1):
-            if begin <= example.decision.decided_at < end:
-                yield example
-            else:
-                excluded[OUTSIDE] += 1
-            if done % REPORT_EVERY == 0:
-                on_progress("decisions", done, None)
-
-    decisions = DrawnDecisions(tabulate(examples(), rule), lambda part: np.zeros(len(part), dtype=np.bool_))
-    on_progress("decisions", decisions.n, decisions.n)
-    decisions.excluded.update(excluded)
-    notes = (EXPORTED,) if decisions.ours else ()
-    return _report(str(path), decisions, notes, settled)
-
-
-EXPORTED = (
-    "An export has the decisions that are learned from: without a default reward those with feedback, and "
-    "failed ones only where failures have a reward. Where that depends on the arm, weights differ from 1; "
-    "the log itself is audited without --from, on all its decisions."
-)
-
-
-def _seconds(at: datetime | None) -> float | None:
-    return None if at is None else at.timestamp()
-
-
-def _report(
-    source: str, decisions: "DrawnDecisions", notes: tuple[str, ...], settled: float = inf
-) -> AuditReport:
-    """Return the audit of decisions. Raises NothingToAuditError."""
-    if not decisions.n:
-        left_out = format_counts(decisions.excluded)
+    begin, end = (None if at is None else at.timestamp() for at in (since, until))
+    log = audit_log(source, rule, begin, end, on_progress)
+    if not log.n:
+        left_out = format_counts(log.excluded)
         raise NothingToAuditError(
-            f"{source}: it has no decision that a policy drew; left out: {left_out or 'none, it is empty'}"
+            f"{name}: it has no decision that a policy drew in that time; left out: {left_out or 'none'}"
         )
-    draws = decisions.draws()
-    assert draws.at is not None
-    unsettled = draws.at >= settled
-    if unsettled.any() and (~unsettled).sum() >= ENOUGH:
-        decisions.excluded[UNSETTLED] += int(unsettled.sum())
-        draws = draws.where(~unsettled)
-    elif unsettled.any():
-        draws = replace(draws, waiting=unsettled)
-    assert draws.at is not None
+    at = log.draws.at
+    assert at is not None
     return AuditReport(
-        source,
+        name,
         time.time(),
-        float(draws.at.min()),
-        float(draws.at.max()),
-        audit(draws),
-        dict(decisions.excluded.most_common()),
-        notes,
+        float(at.min()),
+        float(at.max()),
+        log.found,
+        dict(log.excluded.most_common()),
+        (EXPORTED,) if log.is_export else (),
     )
 
 
-# -- decisions ---------------------------------------------------------------------------------------
-
-
-class DrawnDecisions:
-    """The drawn decisions of a log; the others are counted.
-
-    Args:
-        parts: Decisions of a log, in order, with their contexts.
-        waits: Returns whether the reward of each decision may still come, shape (n,).
-
-    Attributes:
-        n: Number of drawn decisions.
-        excluded: Number of other decisions, by reason.
-        ours: Whether a policy of this service drew any of them.
-    """
-
-    def __init__(self, parts: Iterable[Decisions], waits: Callable[[Decisions], Flags]) -> None:
-        self.n, self.excluded, self.ours = 0, Counter[str](), False
-        self._parts, self._waiting = list[Decisions](), list[Flags]()
-        features, contexts = None, list[Context]()
-        for part in parts:
-            drawn = part.explored & part.draw.each(lambda key: key.policy != LABELS)
-            codes, counts = np.unique(part.draw.codes[~drawn], return_counts=True)
-            for code, n in zip(codes.tolist(), counts.tolist(), strict=True):
-                key = part.draw.values[code]
-                self.excluded[LABELS if key.policy == LABELS else key.mode] += n
-            some = part.where(drawn)
-            self.n += len(some)
-            self.ours = self.ours or any(key.policy not in FOREIGN for key in some.draw.values)
-            self._parts.append(replace(some, context=()))
-            self._waiting.append(waits(some) & np.isnan(some.reward))
-            contexts += some.context
-            if features is None and len(contexts) >= SEEN_FIRST:
-                features = _Features(contexts[:SEEN_FIRST])
-            if features is not None:
-                features.add(contexts)
-                contexts = []
-        if features is None:
-            features = _Features(contexts)
-            features.add(contexts)
-        self._features = features
-
-    def draws(self) -> Draws:
-        """Return the decisions in the order in which they were made."""
-        d, waiting = concatenate(self._parts), np.concatenate(self._waiting)
-        arms = dict.fromkeys(arm for key in d.draw.values for arm in (*key.arms, key.drawn))
-        column = {arm: place for place, arm in enumerate(arms)}
-        eligible = np.array([[arm in key.arms for arm in arms] for key in d.draw.values], dtype=np.bool_)
-        p = None
-        if not ((d.n_p > 0) & (d.n_p < d.width)).any():
-            known = np.flatnonzero(d.whole)
-            p = np.full((len(d), len(arms)), nan)
-            p[known] = d.distributions(known, column)
-        codes, values = self._features.columns()
-        draws = Draws(
-            tuple(arms),
-            np.array([column[key.drawn] for key in d.draw.values])[d.draw.codes],
-            d.propensity,
-            p,
-            eligible[d.draw.codes],
-            codes,
-            values,
-            d.reward,
-            d.draw.each(lambda key: key.failed),
-            d.id,
-            dict(_groups(d)),
-            d.at,
-            d.floor,
-            None if np.isnan(d.rewarded_at).all() else d.rewarded_at,
-            None if np.isnan(d.deadline).all() else d.deadline,
-            waiting if waiting.any() else None,
-        )
-        return draws.where(np.argsort(d.at, kind="stable"))
+# -- features --------------------------------------------------------------------------------------
 
 
 def _groups(decisions: Decisions) -> Iterator[tuple[str, Integers]]:
@@ -405,41 +428,38 @@ class _Features:
             if len(edges):
                 cut.append((_balance(np.searchsorted(edges, values, side="left")), name, edges))
         cut.sort(key=lambda feature: (-feature[0], feature[1]))
-        self._named = [(name, edges.tolist()) for _, name, edges in cut[:MOST_FEATURES]]
+        self._named = [(name, edges) for _, name, edges in cut[:MOST_FEATURES]]
         dims = min((len(context.embedding) for context in first), default=0)
         embeddings = np.array([context.embedding[:DIMENSIONS] for context in first]) if dims else None
         self._middle = [] if embeddings is None else np.median(embeddings, axis=0).tolist()
-        self._codes = bytearray()
-        self._values = array("d")
-        self._width = len(self._named) + WORD_BUCKETS + len(self._middle)
-
-    def add(self, contexts: Iterable[Context]) -> None:
-        """Append the features of contexts."""
-        for context in contexts:
-            for name, edges in self._named:
-                value = find_value(context.features, name, 0.0)
-                self._values.append(value)
-                self._codes.append(sum(value > edge for edge in edges))
-            buckets = {crc32(word.encode()) % WORD_BUCKETS for word in words(context.question)}
-            self._codes.extend(bucket in buckets for bucket in range(WORD_BUCKETS))
-            vector = context.embedding
-            dimensions = enumerate(self._middle)
-            self._codes.extend(at < len(vector) and vector[at] > middle for at, middle in dimensions)
-
-    def columns(self) -> tuple[dict[str, Integers], dict[str, Floats]]:
-        """Return the codes and the numbers by name, without those that are constant."""
-        codes = np.frombuffer(bytes(self._codes), dtype=np.uint8).reshape(-1, self._width)
-        values = np.array(self._values).reshape(len(codes), len(self._named))
-        names = [name for name, _ in self._named]
-        labels = [
-            *(f"feature {name}" for name in names),
+        self._labels = [
+            *(f"feature {name}" for name, _ in self._named),
             *(f"words of bucket {bucket}" for bucket in range(WORD_BUCKETS)),
             *(f"dimension {at} of the embedding" for at in range(len(self._middle))),
         ]
-        kept = [at for at in range(self._width) if codes[:, at].min() != codes[:, at].max()]
+
+    def encode(self, contexts: Sequence[Context]) -> tuple[Codes, Floats]:
+        """Return the codes of all features, and the numbers of those with a name, a row for each context."""
+        n, named = len(contexts), len(self._named)
+        values = np.array(
+            [[find_value(one.features, name, 0.0) for name, _ in self._named] for one in contexts]
+        )
+        codes = np.zeros((n, len(self._labels)), dtype=np.uint8)
+        for at, (_, edges) in enumerate(self._named):
+            codes[:, at] = (values[:, at, np.newaxis] > edges).sum(axis=1)
+        for row, context in enumerate(contexts):
+            for word in set(words(context.question)):
+                codes[row, named + crc32(word.encode()) % WORD_BUCKETS] = 1
+            for at, (x, middle) in enumerate(zip(context.embedding, self._middle, strict=False)):
+                codes[row, named + WORD_BUCKETS + at] = x > middle
+        return codes, values.reshape(n, named)
+
+    def name(self, codes: Codes, values: Floats) -> tuple[dict[str, Integers], dict[str, Floats]]:
+        """Return codes and numbers by name, without the codes that are constant."""
+        kept = [at for at in range(codes.shape[1]) if codes[:, at].min() != codes[:, at].max()]
         return (
-            {labels[at]: codes[:, at].astype(np.int64) for at in kept},
-            {name: values[:, at] for at, name in enumerate(names)},
+            {self._labels[at]: codes[:, at].astype(np.int64) for at in kept},
+            {name: values[:, at] for at, (name, _) in enumerate(self._named)},
         )
 
 
@@ -462,42 +482,3 @@ def _balance(codes: Integers) -> float:
     """Return the entropy of codes, which is largest if all parts have the same size."""
     share = np.bincount(codes) / len(codes)
     return float(-(share[share > 0.0] * np.log(share[share > 0.0])).sum())
-
-
-# -- for a replay ------------------------------------------------------------------------------------
-
-
-def propensity_note(log: Log, settled: float) -> str | None:
-    """Return a warning about the propensities of an evaluation, if they fail the tests.
-
-    Args:
-        log: The rows that are evaluated.
-        settled: Only decisions before this time are tested, seconds since the epoch: whether later ones have
-            a reward yet depends on how soon feedback came.
-    """
-    order = np.argsort(log.at, kind="stable")
-    order = order[log.at[order] < settled]
-    if not len(order):
-        return None
-    eligible = None if log.p_log is None else log.p_log[order] > 0.0
-    p = None if log.p_log is None else log.p_log[order]
-    draws = Draws(log.arms, log.drawn[order], log.propensity[order], p, eligible)
-    if (doubt := propensity_doubt(draws)) is None:
-        return None
-    return (
-        f"{doubt} Every estimate that rests on them is wrong, also of `uniform` and of a single arm; "
-        "`armwise audit` shows more."
-    )
-
-
-def propensity_doubt(draws: Draws) -> str | None:
-    """Return why the propensities of draws cannot be trusted, if a test fails.
-
-    Args:
-        draws: The draws, all with a propensity.
-    """
-    tests = [check for check in audit(draws).faults if check.p_value is not None] if len(draws) else []
-    if not tests:
-        return None
-    worst = min(tests, key=lambda check: check.p_value or 0.0)
-    return f"The logged propensities fail the audit: {worst.advice}"

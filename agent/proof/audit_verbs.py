@@ -15,9 +15,11 @@ from armwise.agent.cli.options import (
     with_log,
     write_report,
 )
-from armwise.agent.proof.audit import audit_file, audit_store
-from armwise.feedback.log import Store
+from armwise.agent.proof.audit import report_log
+from armwise.feedback.jsonl import read_headers
+from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import CheckStatus
+from armwise.feedback.sources import ExportSource, LogSource
 
 
 def audit(
@@ -52,11 +54,14 @@ def audit(
             raise ValueError(f"--since {since}: a time before --until {until} was expected")
         with progress(errors) as on_progress:
             if path is not None:
-                report = audit_file(path, on_progress, begin, end)
+                rule, file = next(iter(read_headers(path))).reward, ExportSource(path)
+                report = report_log(file, str(path), rule, begin, end, on_progress)
             else:
                 settings = with_log(config)
-                with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
-                    report = audit_store(store, settings, on_progress, begin, end)
+                rule, name = settings.reward, without_password(settings.database_url)
+                with closing(Store(settings.database_url, rule.join, create=False)) as store:
+                    source = LogSource(store, rule)
+                    report = report_log(source, name, rule, begin, end, on_progress)
         console.print(report.table())
         for line in (report.summary, *report.footnotes()):
             console.print(line, highlight=False, soft_wrap=True)

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from armwise.agent.proof.audit import propensity_doubt
 from armwise.agent.proof.traffic import LoggedTraffic
 from armwise.feedback.events import ESTIMATED
-from armwise.feedback.ope import Draws
 from armwise.feedback.ope.noninferiority import ENOUGH, Sessions, Settlement
 
 NAMED = 8
@@ -38,6 +36,8 @@ def assess(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) -
         sessions: The explored decisions of that part.
     """
     remarks = [_counts(traffic, settlement, sessions)]
+    if traffic.doubt:
+        return [*remarks, Remark(False, traffic.doubt, fatal=True)]
     if not len(sessions.rows):
         return remarks
     drawn = _drawings(sessions)
@@ -77,30 +77,13 @@ def _counts(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) 
 def _drawings(sessions: Sessions) -> list[Remark]:
     """Return what the propensities allow."""
     n, known = len(sessions.rows), int(sessions.known.sum())
-    if not known:
-        return [
-            Remark(
-                False,
-                "No decision has a logged propensity, the probability with which its arm was drawn. Without "
-                "it, nobody can know what another arm would have earned or cost. Log it with each decision.",
-                fatal=True,
-            )
-        ]
     remarks = []
     if known < n:
         remarks.append(Remark(False, f"{n - known:,} decisions have no logged propensity and are left out."))
     randomised = int(sessions.randomised.sum())
     if not randomised:
-        reason = "each arm had probability 1" if len(sessions.names) > 1 else "a single arm could be drawn"
-        remarks.append(
-            Remark(
-                False,
-                f"Nothing was randomised: {reason}. Draw 1 to 5 % of the decisions at random among the arms, "
-                "and log the probabilities.",
-                fatal=True,
-            )
-        )
-        return remarks
+        alone = "Only one arm could be drawn. Add another one, and draw 1 to 5 % of the decisions at random."
+        return [*remarks, Remark(False, alone, fatal=True)]
     some = sessions.randomised
     propensity = sessions.rows.propensity[some]
     remarks.append(
@@ -118,8 +101,6 @@ def _drawings(sessions: Sessions) -> list[Remark]:
                 "Whether the propensities are true: they were estimated from how often arms were drawn.",
             )
         )
-    if (doubt := propensity_doubt(_as_draws(sessions))) is not None:
-        remarks.append(Remark(False, doubt, fatal=True))
     return remarks
 
 
@@ -147,16 +128,6 @@ def _arms(sessions: Sessions) -> list[Remark]:
 def _several(texts: list[str]) -> str:
     more = len(texts) - NAMED
     return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _as_draws(sessions: Sessions) -> Draws:
-    """Return the decisions with a propensity as an audit takes them."""
-    known, names = sessions.known, sessions.names
-    place = {arm: at for at, arm in enumerate(names)}
-    rows = sessions.rows.where(known)
-    drawn = np.array([place[key.drawn] for key in rows.draw.values], dtype=np.int64)[rows.draw.codes]
-    eligible = np.column_stack([sessions.could(arm)[known] for arm in names])
-    return Draws(names, drawn, rows.propensity, None, eligible)
 
 
 def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:

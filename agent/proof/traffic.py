@@ -18,6 +18,7 @@ import numpy as np
 
 from armwise.agent.client import ClientError
 from armwise.agent.client.errors import read_failure
+from armwise.agent.proof.audit import LogAudit, find_doubt
 from armwise.arms import proxies
 from armwise.arms.base import Progress
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
@@ -29,7 +30,7 @@ from armwise.feedback.log.chain import LogHead, fold_all
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import Sessions, Settlement
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, read_decisions
+from armwise.feedback.sources import ExportSource, LogSource, read_decisions
 from armwise.feedback.training_log import settled
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class LoggedTraffic:
         settled: Time before which decisions are settled, seconds since the epoch; infinite: all are.
         complete: Whether decisions without feedback, forced ones and those that were given up are on record.
         head: LogHead of the log before it was read; None: it was not read from the log itself.
+        doubt: Why nothing can be estimated from it; empty: something can.
     """
 
     source: str
@@ -85,6 +87,7 @@ class LoggedTraffic:
     settled: float
     complete: bool
     head: LogHead | None = None
+    doubt: str = ""
 
     @property
     def settlement(self) -> Settlement:
@@ -154,11 +157,14 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
         )
     rule = _quality(next(iter(rules.values())))
     examples = (example for example in read_export(path) if example.decision.policy != LABELS)
-    parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
+    before, audit, parts = ExportSource(path).settled.before, LogAudit(rule, partial=True), list[Decisions]()
+    for part in _report_progress(tabulate(examples, rule, settled=before), on_progress):
+        audit.add(part)
+        parts.append(replace(part, context=()))
     if not parts:
         raise NoTrafficError(f"{source or path}: it has no decision")
-    name, before = (source or path.name)[:NAME_CHARS], ExportSource(path).settled.before
-    return LoggedTraffic(name, concatenate(parts), rule, before, complete=False)
+    name = (source or path.name)[:NAME_CHARS]
+    return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=audit.doubt)
 
 
 def name_log(config: "AppConfig") -> str:
@@ -167,7 +173,11 @@ def name_log(config: "AppConfig") -> str:
 
 
 def read_store(
-    store: Store, config: "AppConfig", on_progress: Progress, since: float | None = None
+    store: Store,
+    config: "AppConfig",
+    on_progress: Progress,
+    since: float | None = None,
+    doubt: str | None = None,
 ) -> LoggedTraffic:
     """Read the log of a service: what it decided; where that is nothing, what other systems did.
 
@@ -176,12 +186,13 @@ def read_store(
         config: The configuration.
         on_progress: Called with the progress.
         since: Earliest time of the decisions, seconds since the epoch; None: all are read.
+        doubt: Why nothing can be estimated from it, if that was found before; None: the log is audited.
 
     Raises:
         NoTrafficError: It has no decision.
         LogUnavailableError: Try again later.
     """
-    rule, source = _quality(config.reward), name_log(config)
+    rule, name = _quality(config.reward), name_log(config)
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
     head = fold_all(store)
     for without in (NOT_SERVED, (LABELS,)):
@@ -189,8 +200,12 @@ def read_store(
             store, rule, since, without=without, distributions=True, on_progress=on_progress
         )
         if parts := [part for part in read if len(part)]:
-            return LoggedTraffic(source, concatenate(parts), rule, before, complete=True, head=head)
-    raise NoTrafficError(f"{source}: it has no decision yet")
+            if doubt is None:
+                doubt = find_doubt(LogSource(store, rule), rule, since, None, on_progress)
+            return LoggedTraffic(
+                name, concatenate(parts), rule, before, complete=True, head=head, doubt=doubt
+            )
+    raise NoTrafficError(f"{name}: it has no decision yet")
 
 
 def read_service(url: str, key: str | None, on_progress: Progress) -> LoggedTraffic:

@@ -407,10 +407,18 @@ class Log:
         """
         if arm not in self.column:
             raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
-        if self.p_log is None:
-            return np.ones(len(self), dtype=np.bool_)
-        possible: Flags = self.p_log[:, self.column[arm]] > 0.0
-        return possible
+        return self.possible[:, self.column[arm]]
+
+    @cached_property
+    def possible(self) -> Flags:
+        """Whether an arm could be drawn, shape (n, n_arms); where that is unknown, every arm could.
+
+        A drawn arm of probability 1 says that the others had 0.
+        """
+        if self.p_log is not None:
+            return np.asarray(self.p_log > 0.0)
+        certain = self.propensity[:, np.newaxis] >= 1.0 - TOLERANCE
+        return np.asarray(~certain | (self.drawn[:, np.newaxis] == np.arange(len(self.arms))))
 
     def reach(self, p_target: Floats) -> Floats:
         """Return the largest weight that each row could have had under a target, shape (n,).

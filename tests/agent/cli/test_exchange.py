@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -369,7 +370,8 @@ def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
 
 def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> None:
     source, path, report = tmp_path / "log.csv", tmp_path / "log.jsonl", tmp_path / "report.json"
-    rows = "".join(f"{at},{'small' if at % 2 else 'large'},0.5,{at % 4}\n" for at in range(80))
+    small = np.random.default_rng(0).random(80) < 0.5
+    rows = "".join(f"{at},{'small' if small[at] else 'large'},0.5,{at % 4}\n" for at in range(80))
     source.write_text("id,arm,propensity,clicks\n" + rows)
     imported = ["--reward", "clicks", "--metric", "clicks", "--range", "0", "4"]
     assert "its reward, which a replay takes from the file: {clicks: {range: [0, 4]}}" in run(

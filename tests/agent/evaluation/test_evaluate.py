@@ -88,12 +88,16 @@ def store(config: AppConfig) -> Iterator[Store]:
         yield store
 
 
+def mix(arms: np.ndarray) -> list[str]:
+    """Return arms in the order of draws at random."""
+    return [str(arm) for arm in np.random.default_rng(0).permutation(arms)]
+
+
 @pytest.fixture
 def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     """A log of N uniform draws, every arm equally often, and a few that were forced; read in blocks."""
     monkeypatch.setattr("armwise.agent.evaluation.replay_log.BLOCK", 64)
-    draws = np.random.default_rng(0).permutation(np.repeat(ARMS, N // 3))
-    facts = [fact for number, drawn in enumerate(draws) for fact in turn(number, str(drawn))]
+    facts = [fact for n, drawn in enumerate(mix(np.repeat(ARMS, N // 3))) for fact in turn(n, drawn)]
     store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
     join(store, config)
     return config
@@ -243,8 +247,8 @@ def test_candidates_learn_rewards_without_what_caches_lacked(
     rule = config.reward.model_copy(update={"cost": Prices(steps=0.0, usd=1.0), "cost_weight": 1.0})
     config = config.model_copy(update={"reward": rule})
     facts = []
-    for number in range(30):
-        decision, execution, *rest = turn(number, ARMS[number % 3])
+    for number, drawn in enumerate(mix(np.repeat(ARMS, 10))):
+        decision, execution, *rest = turn(number, drawn)
         missed = change(decision, miss_costs=(0.0, 0.125, 0.25), usd_weight=1.0)
         facts += [missed, replace(execution, cost=replace(execution.cost, usd=0.25)), *rest]
     store.append(facts)
@@ -265,9 +269,13 @@ def test_a_candidate_ends_as_the_policy_that_the_learner_trains(
     spec = PolicySpec(kind="adaptive")
     config = config.model_copy(update={"reward": rule, "policy": spec})
     facts = []
-    for number in range(60):
-        decision, execution, *rest = turn(number, ARMS[number % 3])
-        facts += [decision, replace(execution, cost=replace(execution.cost, usd=0.1 * (number % 3))), *rest]
+    for number, drawn in enumerate(mix(np.repeat(ARMS, 20))):
+        decision, execution, *rest = turn(number, drawn)
+        facts += [
+            decision,
+            replace(execution, cost=replace(execution.cost, usd=0.1 * ARMS.index(drawn))),
+            *rest,
+        ]
     store.append(facts)
     join(store, config)
     replayed: list[Policy] = []
@@ -383,8 +391,9 @@ def test_a_request_of_the_largest_size_is_taken(asked: dict[str, Any]) -> None:
 
 
 def test_a_fixed_arm_is_evaluated_where_it_could_have_been_drawn(config: AppConfig, store: Store) -> None:
-    facts = [fact for n in range(60) for fact in turn(n, ARMS[n % 2], eligible=ARMS[:2])]
-    store.append([*facts, *(fact for n in range(60, 90) for fact in turn(n, ARMS[n % 3]))])
+    two, three = enumerate(mix(np.repeat(ARMS[:2], 30))), enumerate(mix(np.repeat(ARMS, 10)), 60)
+    facts = [fact for n, drawn in two for fact in turn(n, drawn, eligible=ARMS[:2])]
+    store.append([*facts, *(fact for n, drawn in three for fact in turn(n, drawn))])
     join(store, config)
     report = evaluated(config, store, "fixed:dense", "fixed:bm25")
     dense, bm25 = of(report, "fixed:dense"), of(report, "fixed:bm25")
@@ -723,7 +732,14 @@ def test_a_log_without_a_settled_decision_is_refused_until_its_wait_time_has_pas
     config: AppConfig, store: Store
 ) -> None:
     facts = [fact for n in range(8) for fact in turn(n, "dense")]
-    made = [replace(one, decided_at=9_990.0) if isinstance(one, Decision) else one for one in facts]
+    made = [
+        replace(one, decided_at=9_990.0)
+        if isinstance(one, Decision)
+        else replace(one, received_at=9_991.0)
+        if isinstance(one, Feedback)
+        else one
+        for one in facts
+    ]
     store.append([Tick(10_000.0), *made, *turn(8, "dense")[:2]])
     join(store, config)
     for gate in (False, True):

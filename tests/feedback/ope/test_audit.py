@@ -176,7 +176,7 @@ def test_a_feature_that_predicts_the_draw_is_named() -> None:
     make = next(one for one, _, _ in FAULTS if one.__name__ == "hidden_feature")
     for log in (make(world(4000, 3)), alone(make(world(4000, 3)))):
         advice = named(audit(log), "draws and features").advice
-        assert advice.startswith("feature 7 predicts the draw: if it is ")
+        assert advice.startswith("The feature 7 predicts the draw: if it is ")
 
 
 def test_the_time_of_another_policy_is_named() -> None:
@@ -211,7 +211,7 @@ def test_a_log_without_propensities_fails_plainly() -> None:
     found = audit(small(propensity=np.full(40, np.nan), p=None))
     assert found.status is CheckStatus.FAIL
     assert found.tested == 0
-    assert found.checks[0].advice.startswith("The log has no propensities to audit.")
+    assert found.checks[0].advice.startswith("It has no propensities.")
     assert {arm.mean_weight for arm in found.arms} == {None}
     assert audit(small(0)).status is CheckStatus.FAIL
 

@@ -1,0 +1,230 @@
+"""One verdict on a log: what `audit` refuses, nothing estimates from, and all say so in the same words."""
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from armwise.agent.cli.main import LAB, VERBS, app
+from armwise.agent.config import load
+from armwise.agent.console.overview import place_points
+from armwise.agent.console.savings import BaselineComparison, read_comparison, state_savings, state_waiting
+from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, evaluate_here, run_evaluation
+from armwise.agent.proof.audit import LogAudit, find_doubt
+from armwise.feedback.decisions import tabulate
+from armwise.feedback.events import Context, Cost, Decision, Example
+from armwise.feedback.exchange import make_rule
+from armwise.feedback.jsonl import Header, appearing, write_export
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.sources import CHECKED, ExportSource, LogSource
+from tests.agent.cli.test_cli import said
+from tests.agent.evaluation.logged import World as ServedWorld
+from tests.agent.evaluation.logged import configured, fill, quietly
+from tests.agent.proof.honest import World
+
+RULE = RewardRule.model_validate({"metrics": {"reward": {"range": (0, 1)}}})
+
+ESTIMATE = {"audit": (), "prove": (), "replay": ("--from",), "report": ("--from",)}
+"""Verbs that say what can be estimated from a log, with the option before a file."""
+
+SILENT = {
+    *("demo", "init", "models", "schema", "ingest", "serve", "ask", "feedback", "lab", "export", "import"),
+    *("doctor", "status", "apply", "promote", "rollback", "canary", "verify", "backup", "erase", "key"),
+    "rebuild",
+}
+"""Verbs that estimate nothing from logged draws; `promote` asks the gate, and `verify` repeats a receipt."""
+
+FIGURES = re.compile(r"points? of 100|points \(|fixed:|\$\d|lower to|higher to|No fault was found")
+"""What stands beside an estimate, or says that there can be one."""
+
+
+def draw_rows(n: int, p: Callable[[bool], float], logged: Callable[[float], float]) -> list[Example]:
+    """Return decisions between two arms with the propensity of the drawn arm alone.
+
+    Args:
+        n: Number of decisions.
+        p: Probability of the small arm by whether the question is of a free tier.
+        logged: The propensity on record of an arm that was drawn with a probability.
+    """
+    rng, rows = np.random.default_rng(7), []
+    for seq in range(1, n + 1):
+        free = bool(rng.random() < 0.5)
+        small = bool(rng.random() < p(free))
+        drawn, other = ("small", "large") if small else ("large", "small")
+        chance = logged(p(free) if small else 1.0 - p(free))
+        context = Context(f"question {seq % 40}", {"tier=free": 1.0} if free else {"tier=paid": 1.0})
+        decision = Decision(f"r{seq}", context, (drawn, other), (chance,), drawn, "imported", 0)
+        right = rng.random() < (0.85 if free else 0.55) - 0.14 * small
+        rows.append(Example(seq, decision, Cost(usd=0.001 if small else 0.01), {"reward": float(right)}))
+    return rows
+
+
+LOGS = {
+    "honest": draw_rows(3000, lambda free: 0.8 if free else 0.2, lambda p: p),
+    "1 / n by a router": draw_rows(3000, lambda free: 0.8 if free else 0.2, lambda _: 0.5),
+    "deterministic": draw_rows(3000, float, lambda _: 1.0),
+    "drawn and logged as certain": draw_rows(3000, lambda _: 0.5, lambda _: 1.0),
+}
+
+
+def write(path: Path, rows: list[Example]) -> Path:
+    with appearing(path) as file:
+        write_export(rows, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
+    return path
+
+
+def doubt_of(path: Path) -> str:
+    return find_doubt(ExportSource(path), RULE, None, None, quietly)
+
+
+def test_every_verb_is_known_to_estimate_or_not() -> None:
+    assert {*VERBS} == ESTIMATE.keys() | SILENT
+    assert "replay" not in LAB
+
+
+@pytest.mark.parametrize("verb", ESTIMATE)
+@pytest.mark.parametrize("log", LOGS)
+def test_each_verb_estimates_from_honest_logs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, log: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "log.jsonl", LOGS[log])
+    doubt = re.sub(r"\s+", " ", doubt_of(path))
+    found = CliRunner().invoke(app, [verb, *ESTIMATE[verb], str(path)])
+    printed = said(found, found.exit_code)
+    assert (log == "honest") is not bool(doubt)
+    if not doubt:
+        assert (found.exit_code, bool(FIGURES.search(printed))) == (0, True)
+        return
+    assert doubt in printed
+    assert not FIGURES.search(printed), FIGURES.findall(printed)
+    # a report still has what was served and spent to say
+    assert (found.exit_code == 0) is (verb == "report")
+
+
+def test_an_arm_of_probability_1_says_that_the_others_had_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the log is certain: an arm is judged where it was drawn, or could have been."""
+    monkeypatch.chdir(tmp_path)
+    coin = draw_rows(1200, lambda _: 0.5, lambda p: p)
+    sure = draw_rows(1200, lambda _: 0.0, lambda _: 1.0)
+    rows = [
+        replace(one, seq=seq, decision=replace(one.decision, id=f"r{seq}"))
+        for seq, one in enumerate([*coin, *sure], start=1)
+    ]
+    found = CliRunner().invoke(app, ["replay", "--from", str(write(tmp_path / "log.jsonl", rows))])
+    assert "1,200 the arm could not have been drawn" in said(found, 0)
+
+
+def audited(rows: Iterable[Example], *, partial: bool) -> LogAudit:
+    audit = LogAudit(RULE, partial=partial)
+    for part in tabulate(rows, RULE):
+        audit.add(part)
+    return audit
+
+
+def test_an_export_may_have_more_of_an_arm_that_is_rated_more_often() -> None:
+    """A fault that a feature shows is found beside that."""
+    rows = [*World(3, "epsilon_greedy", "plain", 0.4, exported=True).examples(3000)]
+    assert audited(rows, partial=False).doubt
+    assert not audited(rows, partial=True).doubt
+    rng = np.random.default_rng(3)
+    kept = [
+        one
+        for one in rows
+        if one.decision.drawn != "both"
+        or not one.decision.context.features["tier=free"]
+        or rng.random() < 0.3
+    ]
+    assert "tier=free" in audited(kept, partial=True).doubt
+
+
+def test_a_long_file_is_audited_in_parts_that_are_evenly_spread() -> None:
+    audit = LogAudit(RULE, partial=True)
+    (part,) = tabulate(LOGS["honest"], RULE)
+    for n in range(140):
+        audit.add(replace(part, id=part.id + n, at=part.at + n))
+    assert CHECKED <= audit.n <= 2 * CHECKED
+    steps = np.unique(np.diff(np.unique(audit.draws.at)))
+    assert len(steps) == 1, "every so many parts, from the first to the last"
+    assert audit.draws.at[-1] >= 135
+    assert not audit.doubt
+
+
+# -- the log of a service ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir(mode=0o700)
+    world = ServedWorld({"none": 0.3, "bm25": 0.8, "dense": 0.5}, {"none": 0.0, "bm25": 0.01, "dense": 0.02})
+    path = configured(tmp_path, world)
+    settings = load(path, ["router"])
+    with closing(Store(settings.database_url, settings.reward.join)) as store:
+        fill(store, world, 900, seed=3)
+    return path
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_gate_and_the_console_say_what_the_verbs_say(config: Path, wrong: bool) -> None:
+    settings = load(config, ["router"])
+    with closing(Store(settings.database_url, settings.reward.join)) as store:
+        if wrong:
+            with store.writing() as connection:
+                third = {"probabilities": [1 / 3] * 3, "propensity": 1 / 3}
+                connection.execute(sa.update(t.decisions).values(**third))
+        doubt = find_doubt(LogSource(store, settings.reward), settings.reward, None, None, quietly)
+        assert bool(doubt) is wrong
+        found = read_comparison(store, settings)
+        said_waiting = state_waiting(found, 3, 0, "1 hour", any_rating=True)
+        assert (found.doubt, bool(found.arms), bool(state_savings(found))) == (doubt, not wrong, not wrong)
+        assert (doubt == said_waiting.detail) is wrong
+        assert (place_points(found) is None) is wrong
+        request = EvaluationRequest(candidates=("uniform",), gate=True).model_dump(mode="json")
+        words = store, settings, request, "worker", quietly
+        if wrong:
+            with pytest.raises(EvaluationFailedError, match=re.escape(doubt)):
+                run_evaluation(*words, evaluate=evaluate_here)
+        else:
+            assert run_evaluation(*words, evaluate=evaluate_here).report["candidates"]
+
+
+def test_the_console_audits_a_log_again_once_it_has_grown_by_a_tenth(config: Path) -> None:
+    settings = load(config, ["router"])
+    with closing(Store(settings.database_url, settings.reward.join)) as store:
+        position = store.log_seq()
+        known = BaselineComparison(doubt="as it was", audited_to=position)
+        assert read_comparison(store, settings, known).doubt == "as it was"
+        found = read_comparison(store, settings, replace(known, audited_to=position // 2))
+        assert (found.doubt, found.audited_to) == ("", position)
+
+
+# -- false alarms ------------------------------------------------------------------------------------
+
+
+def alarms(seeds: range, n: int) -> list[str]:
+    """Return what is said of honest logs of a service, where anything is."""
+    found = []
+    for seed in seeds:
+        world = World.of(seed)
+        doubt = audited(world.examples(n), partial=world.exported).doubt
+        found += [f"{world}: {doubt}"] if doubt else []
+    return found
+
+
+def test_honest_logs_of_every_kind_of_service_raise_no_doubt() -> None:
+    assert alarms(range(42), 250) == []
+
+
+@pytest.mark.slow
+def test_at_most_one_honest_log_in_a_hundred_raises_a_doubt() -> None:
+    assert len(alarms(range(100, 300), 1000)) <= 4  # more have a probability of .05 at a rate of .01
