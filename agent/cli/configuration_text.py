@@ -95,6 +95,9 @@ def render_config(
     llm: Mapping[str, Any] | None = None,
     log_url: str | None = None,
     llms: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    worth: float = WORTH,
+    home: str | None = None,
 ) -> str:
     """Return a Ray Serve configuration with a separate home, and so a separate log.
 
@@ -104,16 +107,18 @@ def render_config(
         llm: The language model; None: that of the template.
         log_url: URL of the log; None: a file in the home.
         llms: All models by name, `llm` among them, where there are several; each is an arm with every source.
+        worth: Dollars that a right answer is worth.
+        home: Folder for the data; None: one below `~/.armwise`, named after the corpora.
     """
     name = "-".join(corpus.name for corpus in corpora)[:100] or "models"
-    home = [*_comment(_HOME), f"home: ~/.armwise/{name}"]
+    place = [*_comment(_HOME), f"home: {_flow(home or f'~/.armwise/{name}')}"]
     log = [] if log_url is None else [*_comment(_LOG), f"log_url: {_flow(log_url)}"]
     if not corpora:
-        text = _replace(_HOME_PLACE, read_bundled(MODELS), [*home, *log])
+        text = _replace(_HOME_PLACE, read_bundled(MODELS), [*place, *log])
     elif len(corpora) == 1:
         text = read_bundled(TEMPLATE)
         single = f"corpus: {_flow({'name': corpora[0].name, 'source': locate_source(corpora[0].source)})}"
-        text = _replace(_CORPUS, text, [*home, single, *log])
+        text = _replace(_CORPUS, text, [*place, single, *log])
         if llms:  # all arms find the same passages: what is found says nothing of the models
             text = _WARM_START.sub("", text)
             text = _replace(_ARMS, text, ["arms:", *_arms(corpora[0].name, named=False)])
@@ -126,15 +131,15 @@ def render_config(
         sources = [
             f"  {corpus.name}: {_flow({'source': locate_source(corpus.source)})}" for corpus in corpora
         ]
-        text = _replace(_CORPORA, text, [*home, *_comment(_SOURCES), "corpora:", *sources, *log])
+        text = _replace(_CORPORA, text, [*place, *_comment(_SOURCES), "corpora:", *sources, *log])
         text = _replace(_ARMS, text, ["arms:", *(line for corpus in corpora for line in _arms(corpus.name))])
     text = text if llm is None else replace_llm(text, llm)
-    return _with_models(text, llms, searches=bool(corpora)) if llms else text
+    return _with_models(text, llms, worth, searches=bool(corpora)) if llms else text
 
 
 def replace_llm(text: str, llm: Mapping[str, Any]) -> str:
     """Return the text of a bundled configuration with another language model."""
-    about = _comment(_ENDPOINT if llm["engine"] == "openai" else _IN_PROCESS)
+    about = _comment(_IN_PROCESS if llm["engine"] in ("embedded", "vllm") else _ENDPOINT)
     return _replace(_LLM, text, [*about, f"llm: {_flow(dict(llm))}"])
 
 
@@ -153,7 +158,7 @@ def _arms(source: str, *, named: bool = True) -> list[str]:
     ]
 
 
-def _with_models(text: str, llms: Mapping[str, Mapping[str, Any]], *, searches: bool) -> str:
+def _with_models(text: str, llms: Mapping[str, Mapping[str, Any]], worth: float, *, searches: bool) -> str:
     """Return a configuration with an arm for each source and each model, or for each model alone."""
     usd = {name: _price(settings) for name, settings in llms.items()}
     dearest = max(reversed(usd), key=lambda name: usd[name])
@@ -180,12 +185,12 @@ def _with_models(text: str, llms: Mapping[str, Mapping[str, Any]], *, searches: 
     if not usd[dearest]:
         return text
     read, wrote = TYPICAL_TOKENS
-    lost = usd[dearest] / WORTH
+    lost = usd[dearest] / worth
     about = (
-        f"# What a right answer is worth to you, in dollars. At {WORTH:g}, an answer of `{dearest}` with",
+        f"# What a right answer is worth to you, in dollars. At {worth:g}, an answer of `{dearest}` with",
         f"# {read:,} tokens in and {wrote} out (${usd[dearest]:.2g}) lowers its reward by {lost:.2g}.",
     )
-    text = _replace(_COST, text, ["cost: {steps: 1.0}", *about, f"worth: {WORTH:g}"])
+    text = _replace(_COST, text, ["cost: {steps: 1.0}", *about, f"worth: {worth:g}"])
     lowest = -min(1.0, math.ceil(10 * (0.1 + 2 * lost)) / 10)
     return _replace(
         _CLIP, text, [f"clip: [{lowest:g}, 1]  # what two searches and two such answers cost, at most 1"]

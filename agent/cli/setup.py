@@ -2,20 +2,20 @@
 
 import json
 import math
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 import yaml
 
-from armwise.agent.cli.configuration_text import SCHEMA, render_config
+from armwise.agent.cli.configuration_text import SCHEMA, WORTH, render_config
 from armwise.agent.cli.console import PLAIN, console, errors, print_left_out, progress, report_errors
+from armwise.agent.cli.interview import Answers, interview, name_model
 from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, open_config
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 from armwise.agent.cli.served_home import require_unserved
@@ -135,7 +135,7 @@ NEEDED: dict[Engine, dict[str, tuple[str, str]]] = {
 
 
 def init(
-    source: Annotated[str | None, typer.Argument(help=f"{SOURCES} It is asked for if left out.")] = None,
+    source: Annotated[str | None, typer.Argument(help=SOURCES)] = None,
     sources: Annotated[
         list[str],
         typer.Option(
@@ -192,11 +192,12 @@ def init(
         bool, typer.Option("--yes", "-y", help="Ask nothing; use defaults for what is left out.")
     ] = False,
 ) -> None:
-    """Write a configuration that serves your documents, with a log of its own.
+    """Write a configuration that serves your documents, models, or both, with a log of its own.
 
-    In a terminal, it asks for the corpus, language model and database that you leave out, and checks each
-    answer. `armwise serve` then makes questions from the corpus and learns from them first. If it finds a
-    problem that it cannot ask about, it writes the file and exits with 1.
+    Without arguments in a terminal, it asks four questions: which models, which documents, what a right
+    answer is worth, and where to keep the data. Otherwise it takes defaults for what is left out. `armwise
+    serve` then makes questions from the corpus and learns from them first. If it finds a problem that it
+    cannot ask about, it writes the file and exits with 1.
     """
     with report_errors():
         from armwise.arms.corpus import ingest_all
@@ -206,34 +207,40 @@ def init(
                 f"{output} exists already. Add --replace to overwrite it, or -o FILE for another file"
             )
         asks = sys.stdin.isatty() and not yes
-        if no_documents and (source is not None or sources):
-            raise ValueError(f"--no-documents: leave out {source or sources[0]}, or the flag")
-        if source is None and not sources and not no_documents:
-            if not asks:
+        review = _Review(asks)
+        worth, home = WORTH, None
+        flags = (source, name, engine, model, llm_url, key_env, log_url)
+        if asks and not any((*flags, *sources, *models, no_documents)):
+            answers = interview(_sound_corpus, partial(_find_home, replace=replace))
+            corpora = _corpora(answers.source, None, ())
+            worth, home, llms = answers.worth, answers.home, dict(answers.llms)
+            llm = next(iter(llms.values()), None)
+            llms = llms if len(llms) > 1 else {}
+        else:
+            if no_documents and (source is not None or sources):
+                raise ValueError(f"--no-documents: leave out {source or sources[0]}, or the flag")
+            if source is None and not sources and not no_documents:
                 raise ValueError(
                     f"which documents? `armwise init SOURCE`, or --no-documents to serve only models. "
                     f"{SOURCES}"
                 )
-            source = _ask(f"Documents. {SOURCES}", "stdlib", _sound_corpus)
-        if engine is None:
-            unnamed = asks and model is None and not models
-            engine = Engine.OPENAI if llm_url else _ask_engine() if unnamed else Engine.EMBEDDED
-        corpora = _corpora(source, name, sources)
-        named = _parse_models(model, models)
-        if no_documents and len(named) < 2:
-            raise ValueError(
-                "--no-documents needs two models to choose from: --llm-url URL --model small=gpt-4o-mini "
-                "--model large=gpt-4o"
-            )
-        _require_own_home(_draft(corpora), replace=replace)
-        flags = {"base_url": llm_url, "api_key_env": key_env}
-        given = {key: value for key, value in flags.items() if value} | next(iter(named.values()), {})
-        review = _Review(asks)
-        llm = _language_model(corpora, engine, given, review)
-        llms = dict(_further_models(corpora, llm, named, review)) if models else {}
-        log_url = _log(corpora, log_url, review)
+            corpora = _corpora(source, name, sources)
+            named = _parse_models(model, models)
+            if no_documents and len(named) < 2:
+                raise ValueError(
+                    "--no-documents needs two models to choose from: --llm-url URL --model small=gpt-4o-mini "
+                    "--model large=gpt-4o"
+                )
+            _require_own_home(_draft(corpora), replace=replace)
+            engine = engine or (Engine.OPENAI if llm_url else Engine.EMBEDDED)
+            given = {"base_url": llm_url, "api_key_env": key_env}
+            first = {key: value for key, value in given.items() if value} | next(iter(named.values()), {})
+            llm = _language_model(corpora, engine, first, review)
+            llms = dict(_further_models(corpora, llm, named, review)) if models else {}
+            _require_log(corpora, log_url, review)
         unfinished = output.with_name(output.name + ".part")
-        unfinished.write_text(render_config(corpora, llm, log_url, llms), encoding="utf-8")
+        text = render_config(corpora, llm, log_url, llms, worth=worth, home=home)
+        unfinished.write_text(text, encoding="utf-8")
         try:
             settings = open_config(unfinished).resolve_places()
             passages = None
@@ -251,6 +258,8 @@ def init(
         console.print(f"Wrote {output}. Its arms: {', '.join(settings.actions)}.", **PLAIN)
         console.print(f"Check it:   armwise doctor -c {output}", **PLAIN)
         console.print(f"Start it:   armwise serve -c {output}", **PLAIN)
+        if not corpora:
+            console.print(f"Or with a coding agent: armwise wrap -c {output} claude", **PLAIN)
         review.require_sound(output)
 
 
@@ -272,6 +281,19 @@ def _require_own_home(draft: "AppConfig", *, replace: bool) -> None:
                 f"{corpus.folder} holds the documents of {there}, and {draft.home_path} may hold their log: "
                 f"{another}. To use this home for {corpus.source}, add --replace."
             )
+
+
+def _find_home(answers: Answers, *, replace: bool) -> str:
+    """Return the home of answers. Raises ValueError if it is taken."""
+    corpora = _corpora(answers.source, None, ())
+    draft = _draft(corpora, home=answers.home)
+    try:
+        _require_own_home(draft, replace=replace)
+    except LaunchError as error:
+        if answers.home is not None:
+            raise ValueError(str(error)) from None
+    path = Path(draft.home).expanduser()
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "list[CorpusSpec]":
@@ -342,7 +364,7 @@ def _parse_models(model: str | None, models: Sequence[str]) -> dict[str, dict[st
     same = next((name for name, settings in named.items() if settings["model"] == given["model"]), None)
     if same is not None:
         return {same: {**named.pop(same), **given}, **named}
-    own = re.sub(r"[^A-Za-z0-9._-]+", "-", given["model"].rpartition("/")[2]).strip("-._")[:60] or "first"
+    own = name_model(given["model"])
     return {own if own not in named else f"{own}-2": given, **named}
 
 
@@ -368,29 +390,6 @@ def _further_models(
         yield name, settings
 
 
-def _ask(question: str, default: str | None, check: "Callable[[str], object]") -> str:
-    """Ask until `check` accepts the answer; it raises ValueError for an invalid one."""
-
-    def sound(answer: str) -> str:
-        try:
-            check(answer)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-        return answer
-
-    return str(typer.prompt(question, default=default, value_proc=sound))
-
-
-def _ask_engine() -> Engine:
-    question = "Language model: embedded (small, to try it out), openai (an endpoint of that protocol), vllm"
-
-    def require_engine(answer: str) -> None:
-        if answer not in list(Engine):
-            raise ValueError(f"{answer!r} is not one of {', '.join(Engine)}")
-
-    return Engine(_ask(question, Engine.EMBEDDED.value, require_engine))
-
-
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
     from armwise.arms.corpus import CorpusError, group_skipped, open_source
@@ -408,65 +407,43 @@ def _sound_corpus(source: str) -> None:
 def _language_model(
     corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], review: "_Review"
 ) -> dict[str, Any] | None:
-    """Return the settings of the language model; None: those of the template."""
+    """Return the settings of the language model; None: those of the template. Raises ValueError."""
     from armwise.agent.checks import check_llm
 
-    while True:
-        settings = {"engine": engine.value, **given}
-        for key, (flag, question) in NEEDED[engine].items():
-            if key not in settings:
-                if not review.asks:
-                    raise ValueError(f"--llm {engine.value} needs {flag}: {question}")
-                settings[key] = _ask(question, None, require_web_address if key == "base_url" else str)
-        if review.asks and engine is Engine.OPENAI and "api_key_env" not in settings:
-            answer = _ask("Variable of the environment that holds its key (- for none)", "-", str)
-            settings |= {} if answer == "-" else {"api_key_env": answer}
-        if settings == {"engine": Engine.EMBEDDED.value}:
-            return None
-        if review.keeps(check_llm(_draft(corpora, settings).llm)):
-            return settings
-        given = {}
+    settings = {"engine": engine.value, **given}
+    for key, (flag, what) in NEEDED[engine].items():
+        if key not in settings:
+            raise ValueError(f"--llm {engine.value} needs {flag}: {what}")
+    if settings == {"engine": Engine.EMBEDDED.value}:
+        return None
+    if not review.keeps(check_llm(_draft(corpora, settings).llm)):
+        raise ValueError("nothing was written: run again with another model")
+    return settings
 
 
-def _log(corpora: "Sequence[CorpusSpec]", given: str | None, review: "_Review") -> str | None:
-    """Return the URL of the log; None: a file in the home."""
+def _require_log(corpora: "Sequence[CorpusSpec]", url: str | None, review: "_Review") -> None:
+    """Check the log at a URL; None: a file in the home. Raises ValueError."""
     from armwise.agent.checks import check_log
     from armwise.feedback.log import without_password
 
-    while True:
-        url = given
-        if review.asks and url is None:
-            question = "Database of the log: postgresql://user@host/name, or sqlite for a file in the home"
-            answer = _ask(question, "sqlite", str)
-            url = None if answer == "sqlite" else answer
-        if url is not None and without_password(url) != url:
-            wrong = "leave the password out. Put it in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
-            if not review.asks:
-                raise ValueError(f"--log-url: {wrong}")
-            errors.print(wrong, style="yellow", **PLAIN)
-        elif review.keeps(check_log(_draft(corpora, log_url=url))):
-            return url
-        given = None
+    if url is not None and without_password(url) != url:
+        raise ValueError(
+            "--log-url: leave the password out. Put it in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
+        )
+    if not review.keeps(check_log(_draft(corpora, log_url=url))):
+        raise ValueError("nothing was written: run again with another --log-url")
 
 
 def _draft(
-    corpora: "Sequence[CorpusSpec]", llm: dict[str, Any] | None = None, log_url: str | None = None
+    corpora: "Sequence[CorpusSpec]",
+    llm: dict[str, Any] | None = None,
+    log_url: str | None = None,
+    home: str | None = None,
 ) -> "AppConfig":
     from armwise.agent.config import parse
 
-    document = yaml.safe_load(render_config(corpora, llm, log_url))
+    document = yaml.safe_load(render_config(corpora, llm, log_url, home=home))
     return parse(document["applications"][0]["args"])
-
-
-def require_web_address(text: str) -> None:
-    """Check that a text is an HTTP address. Raises ValueError."""
-    try:
-        address = urlsplit(text)
-        sound = address.scheme in ("http", "https") and bool(address.hostname)
-    except ValueError:
-        sound = False
-    if not sound:
-        raise ValueError(f"{text!r} is not an address such as http://localhost:11434/v1")
 
 
 @dataclass

@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
 from armwise.agent.cli.console import PLAIN, console, errors
 from armwise.agent.cli.options import WRITTEN
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import require_unserved
-from armwise.agent.cli.setup import require_web_address
 from armwise.arms.places import BUILT_IN, locate_source, name_corpus
 
 EXAMPLE_NAME = "example"
@@ -194,6 +194,17 @@ def language_model(
         raise LaunchError(f"--llm {model}: {place} has no such model; {describe_models(model, names)}")
     settings = {"engine": "openai", "base_url": address, "model": model}
     return settings | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
+
+
+def require_web_address(text: str) -> None:
+    """Check that a text is an HTTP address. Raises ValueError."""
+    try:
+        address = urlsplit(text)
+        sound = address.scheme in ("http", "https") and bool(address.hostname)
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError(f"{text!r} is not an address such as http://localhost:11434/v1")
 
 
 def _models(address: str, key: str | None) -> list[str]:

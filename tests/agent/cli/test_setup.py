@@ -2,9 +2,6 @@
 
 import json
 import os
-import pty
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from armwise.agent.checks import Finding
-from armwise.agent.cli import setup
+from armwise.agent.cli import interview, setup
 from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.main import app
 from armwise.agent.cli.served_home import mark_served
@@ -88,42 +85,119 @@ def written(path: Path) -> dict[str, Any]:
     return args
 
 
-@pytest.mark.slow
-def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: str) -> None:
-    answers = ["nowhere.jsonl", "corpus.jsonl", "opnai", "openai"]
-    answers += ["localhost", endpoint, "small", "-", "n"]  # there is no model `small`
-    answers += [endpoint, "big", "-"]
-    answers += ["postgresql://ada:hidden@localhost/log", "sqlite"]
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "armwise", "init"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=tmp_path
-    )
-    os.close(theirs)
-    os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
-    printed = b""
-    try:
-        while piece := os.read(ours, 4096):
-            printed += piece
-    except OSError:  # the other end is closed
-        pass
-    assert process.wait() == 0, printed.decode()
-    os.close(ours)
-    said = " ".join(printed.decode().split())
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have the input be a terminal, of a user with no keys and no engines."""
+    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(interview, "LOCAL", {})
+    for name in ("ARMWISE_HOME", "OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_four_questions_write_a_whole_file(
+    tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
+    done = init(answers="\n\n\n")
+    assert done.exit_code == 0, done.output
     for expected in (
-        "no corpus at",
-        "'opnai' is not one of embedded, openai, vllm",
-        "'localhost' is not an address such as",
-        "has no model 'small'; it has: big, huge",
-        "has model 'big'; it answered in",
-        "leave the password out",
-        "Start it: armwise serve -c armwise.yaml",
+        "2 models",
+        "[big,huge]",
+        "[none]",
+        "[~/.armwise/models]",
+        "armwise wrap -c armwise.yaml claude",
     ):
-        assert expected in said, said
+        assert expected in done.output, done.output
+    args = written(tmp_path / "armwise.yaml")
+    assert set(args["arms"]) == set(args["llms"]) == {"big", "huge"}
+    assert args["llms"]["huge"] == {"engine": "openai", "base_url": endpoint, "model": "huge"}
+    assert args["home"] == "~/.armwise/models"
+    load(tmp_path / "armwise.yaml")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: str) -> None:
+    (tmp_path / "taken").mkdir()
+    answers = ["small", "http://127.0.0.1:9/v1", endpoint, "big,", "nowhere.jsonl", "none", "corpus.jsonl"]
+    with mark_served(tmp_path / "taken", "http://127.0.0.1:18411"):
+        done = init(answers="".join(f"{answer}\n" for answer in [*answers, "taken", "data"]))
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    for expected in (
+        "no endpoint has a model 'small'",
+        "http://127.0.0.1:9/v1 does not answer",
+        f"{endpoint} has: big, huge. Name one or more",
+        "no corpus at",
+        "without documents, name two models",
+        "does not matter yet: there is one model",
+        "runs from",
+    ):
+        assert expected in said, done.output
     args = written(tmp_path / "armwise.yaml")
     assert args["llm"] == {"engine": "openai", "base_url": endpoint, "model": "big"}
-    assert "log_url" not in args
+    assert args["corpus"] == {"name": "corpus", "source": str(tmp_path / "corpus.jsonl")}
+    assert args["home"] == str(tmp_path / "data")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_models_of_two_providers_are_priced_and_a_right_answer_has_a_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of an engine on this machine is free; one whose price nobody knows is not put beside it."""
+    listed = {"gpt-5-mini", "gpt-5", "gpt-3"}
+    found = [
+        interview.Endpoint(
+            "OpenAI", {"engine": "openai", "base_url": "https://api.openai.com/v1"}, sorted(listed)
+        ),
+        interview.Endpoint(
+            "here", {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "usd": 0}, ["tiny:1b"]
+        ),
+        interview.Endpoint("there", {"engine": "openai", "base_url": "http://there.example/v1"}, ["secret"]),
+    ]
+    monkeypatch.setattr(interview, "find_endpoints", lambda _: iter(found))
+    done = init(answers="gpt-5,secret\ntiny:1b,gpt-5\n\n0\nmuch\n$0.05\n\n")
+    assert done.exit_code == 0, done.output
+    assert "no price is known for secret" in done.output
+    assert "[gpt-5-mini,gpt-5]" not in done.output, "three models are few enough to propose all"
+    assert done.output.count("is not a number of dollars above 0") == 2
+    args = written(tmp_path / "armwise.yaml")
+    assert args["llms"]["tiny-1b"] == {
+        "engine": "openai",
+        "base_url": "http://127.0.0.1:9/v1",
+        "usd": 0,
+        "model": "tiny:1b",
+    }
+    assert args["reward"]["worth"] == 0.05
+    assert args["fallback"] == "gpt-5"
+
+
+@pytest.mark.parametrize(
+    ("models", "proposed"),
+    [
+        (["only"], "only"),
+        ([*"abcd", "gpt-4o", "gpt-4o-mini"], "gpt-4o-mini,gpt-4o"),
+        ([*"abcd", "claude-haiku-4-5-20251001", "claude-sonnet-5"], "claude-haiku-4-5,claude-sonnet-5"),
+        ([*"abcd"], ""),
+        ([], ""),
+    ],
+)
+def test_models_are_proposed_that_are_few_or_known_as_a_pair(models: list[str], proposed: str) -> None:
+    assert interview.propose(interview.Endpoint("there", {}, models)) == proposed
+
+
+def test_endpoints_of_the_environment_are_found_or_named(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(interview, "LOCAL", {"Ollama": int(endpoint.rpartition(":")[2].partition("/")[0])})
+    (found,) = interview.find_endpoints({"OPENAI_BASE_URL": "http://me:secret@127.0.0.1:9/v1"})
+    assert found == interview.Endpoint(
+        f"Ollama, {endpoint}", {"engine": "openai", "base_url": endpoint, "usd": 0}, ["big", "huge"]
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert "OPENAI_BASE_URL is not used: http://me:***@127.0.0.1:9/v1 does not answer" in said
+    assert "secret" not in said
 
 
 def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
@@ -298,7 +372,7 @@ def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: 
 
 def test_a_problem_that_the_user_keeps_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    result = init(*ENDPOINT, "--llm-key-env", "PATH", answers="y\n\n")
+    result = init(*ENDPOINT, "--llm-key-env", "PATH", answers="y\n")
     assert "problem: no language model answers" in result.output
     assert result.exit_code == 0, result.output
     assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "small"
@@ -348,36 +422,15 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None
     assert written(tmp_path / "armwise.yaml")["corpus"]["name"] == "corpus"
 
 
-QUESTIONS = (
-    *("Documents.", "Language model:", "Base URL", "Model, as the endpoint"),
-    *("Variable of the environment", "Database of the log:"),
-)
-
-
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(
-    ("words", "questions"),
-    [
-        ("", ["Documents.", "Language model:", "Database of the log:"]),
-        ("corpus.jsonl", ["Language model:", "Database of the log:"]),
-        ("corpus.jsonl --llm embedded", ["Database of the log:"]),
-        ("corpus.jsonl --llm-model weights.gguf", ["Database of the log:"]),
-        (
-            "corpus.jsonl --llm-url {endpoint} --llm-model big",
-            ["Variable of the environment", "Database of the log:"],
-        ),
-        ("corpus.jsonl --llm-url {endpoint} --llm-model big --llm-key-env PATH --log-url {log}", []),
-        ("corpus.jsonl --yes", []),
-    ],
+    "words", ["corpus.jsonl", "corpus.jsonl --llm embedded", "--yes corpus.jsonl", "--yes"]
 )
-def test_in_a_terminal_what_a_flag_answers_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, words: str, questions: list[str]
-) -> None:
-    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    (tmp_path / "weights.gguf").write_bytes(b"GGUF")
-    given = words.format(endpoint=endpoint, log=f"sqlite:///{tmp_path / 'elsewhere.db'}").split()
-    result = init(*given, answers=("" if given else "corpus.jsonl") + "\n" * 4)
-    assert result.exit_code == 0, result.output
-    assert [question for question in QUESTIONS if question in result.output] == questions
+def test_nothing_is_asked_with_arguments(words: str) -> None:
+    """Scripts that run in a terminal do what they do without one."""
+    result = init(*words.split())
+    assert result.exit_code == (2 if words == "--yes" else 0), result.output
+    assert "Four questions" not in result.output
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

@@ -1,0 +1,290 @@
+"""The four questions of `armwise init`: models, documents, the worth of a right answer, the data's folder.
+
+Models are looked for where people have them: at the endpoints of the keys in the environment, and at the
+ports of engines on this machine. Each answer is checked, and asked for again if it is wrong.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from armwise.agent.cli.configuration_text import TYPICAL_TOKENS, WORTH
+from armwise.agent.cli.console import PLAIN, console
+from armwise.agent.cli.without_config import API_KEY, BASE_URL, OPENAI
+
+if TYPE_CHECKING:
+    from armwise.arms.llm import LlmSpec
+
+ANTHROPIC_KEY, ANTHROPIC = "ANTHROPIC_API_KEY", "https://api.anthropic.com/v1"
+
+LOCAL = {"Ollama": 11434, "LM Studio": 1234, "llama.cpp": 8080}
+"""Ports of engines on this machine, by name."""
+
+LOOK_S = 3.0
+"""Seconds that an endpoint may take to list its models."""
+
+FEW = 3
+"""So many models of an endpoint are all proposed."""
+
+PAIRS = (
+    ("gpt-5-mini", "gpt-5"),
+    ("gpt-4o-mini", "gpt-4o"),
+    ("claude-haiku-4-5", "claude-sonnet-5"),
+    ("claude-haiku-4-5", "claude-sonnet-4-5"),
+)
+"""Models that are proposed together, a cheap one and a good one."""
+
+EMBEDDED, NONE = "embedded", "none"
+"""Answers: the model of the package, and no documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint that lists its models.
+
+    Attributes:
+        what: Name of it, as it is shown.
+        settings: Settings of a model there, all but its name.
+        models: Names of its models.
+    """
+
+    what: str
+    settings: Mapping[str, Any]
+    models: Sequence[str]
+
+    def has(self, model: str) -> bool:
+        """Return whether a model is listed; Anthropic lists each with its date."""
+        return any(one == model or re.fullmatch(rf"{re.escape(model)}-\d{{8}}", one) for one in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a user has answered.
+
+    Attributes:
+        llms: Settings of each model by name; empty for the one of the package.
+        source: Documents; None for none.
+        worth: Dollars that a right answer is worth.
+        home: Folder for the data; None: where ARMWISE_HOME says, or as the corpus is called.
+    """
+
+    llms: Mapping[str, dict[str, Any]]
+    source: str | None
+    worth: float = WORTH
+    home: str | None = None
+
+
+def ask(question: str, default: str | None, check: Callable[[str], object]) -> str:
+    """Ask until `check` accepts the answer; it raises ValueError for an invalid one."""
+
+    def sound(answer: str) -> str:
+        try:
+            check(answer)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return answer
+
+    return str(typer.prompt(question, default=default, value_proc=sound))
+
+
+def interview(check_source: Callable[[str], object], check_home: Callable[[Answers], str]) -> Answers:
+    """Ask the four questions.
+
+    Args:
+        check_source: Raises ValueError for documents that cannot be read.
+        check_home: Returns the home that answers have by default. Raises ValueError if theirs is taken.
+    """
+    console.print("Four questions. Press Enter to take the answer in brackets.", **PLAIN)
+    llms = _ask_models()
+    source = _ask_source(len(llms), check_source)
+    worth = _ask_worth(llms)
+    draft = Answers(llms, source, worth)
+    if os.environ.get("ARMWISE_HOME"):
+        console.print(f"4. The data goes to {check_home(draft)}, as ARMWISE_HOME says.", **PLAIN)
+        return draft
+    home = ask(
+        "4. Folder for the log and the indexes",
+        check_home(draft),
+        lambda answer: check_home(Answers(llms, source, worth, answer)),
+    )
+    return Answers(llms, source, worth, as_folder(home))
+
+
+def _ask_models() -> dict[str, dict[str, Any]]:
+    endpoints = list(find_endpoints(os.environ))
+    for one in endpoints:
+        n = f"{len(one.models):,} model{'s' if len(one.models) != 1 else ''}"
+        console.print(f"Found {one.what}: {n}", style="dim", **PLAIN)
+    default = next(filter(None, map(propose, endpoints)), EMBEDDED)
+    chosen: dict[str, dict[str, Any]] = {}
+
+    def check(answer: str) -> None:
+        chosen.clear()
+        if answer.strip() == EMBEDDED:
+            return
+        if "://" in answer:
+            more = _list_models(answer.strip(), {"engine": "openai", "base_url": answer.strip().rstrip("/")})
+            endpoints.append(more)
+            raise ValueError(
+                f"{more.what} has: {', '.join(more.models[:20]) or 'no models'}. Name one or more"
+            )
+        chosen.update(choose(answer, endpoints))
+        _require_prices(chosen)
+
+    ask(
+        "1. Models, separated by commas, the address of an endpoint, or `embedded` for a small model to try",
+        default,
+        check,
+    )
+    return chosen
+
+
+def _ask_source(n_models: int, check_source: Callable[[str], object]) -> str | None:
+    def check(answer: str) -> None:
+        if answer != NONE:
+            check_source(answer)
+        elif n_models < 2:
+            raise ValueError(
+                "without documents, name two models or more: there is nothing to choose otherwise"
+            )
+
+    default = NONE if n_models > 1 else "stdlib"
+    answer = ask("2. Documents to answer from: a folder, a file, or `none`", default, check)
+    return None if answer == NONE else answer
+
+
+def _ask_worth(llms: Mapping[str, dict[str, Any]]) -> float:
+    from armwise.arms.llm import catalog
+
+    specs = {name: _read_spec(settings) for name, settings in llms.items()}
+    usd = {name: catalog.find_prices(spec).compute_usd(*TYPICAL_TOKENS) for name, spec in specs.items()}
+    if len(llms) < 2 or not max(usd.values()):
+        why = "there is one model" if len(llms) < 2 else "these models have no price"
+        console.print(f"3. What a right answer is worth does not matter yet: {why}.", **PLAIN)
+        return WORTH
+    dearest = max(usd, key=lambda name: usd[name])
+    read, wrote = TYPICAL_TOKENS
+    typical = f"{read:,} tokens in and {wrote} out cost ${usd[dearest]:.2g} with {dearest}"
+
+    def check(answer: str) -> None:
+        if not re.fullmatch(r"\$?\d{1,6}(\.\d{1,9})?", answer) or not float(answer.removeprefix("$")):
+            raise ValueError(f"{answer!r} is not a number of dollars above 0, such as 0.01")
+
+    answer = ask(f"3. Dollars that a right answer is worth to you ({typical})", f"{WORTH:g}", check)
+    return float(answer.removeprefix("$"))
+
+
+def _read_spec(settings: Mapping[str, Any]) -> "LlmSpec":
+    from pydantic import TypeAdapter
+
+    from armwise.arms.llm import LlmSpec
+
+    spec: LlmSpec = TypeAdapter(LlmSpec).validate_python(settings)
+    return spec
+
+
+def _require_prices(llms: Mapping[str, dict[str, Any]]) -> None:
+    """Refuse models of which only some have a price. Raises ValueError."""
+    from armwise.arms.llm import catalog
+
+    unpriced = [name for name, settings in llms.items() if not catalog.is_priced(_read_spec(settings))]
+    if 0 < len(unpriced) < len(llms):
+        raise ValueError(
+            f"no price is known for {', '.join(unpriced)}, but for the others: name other models, or give "
+            "prices by `armwise init --model`"
+        )
+
+
+def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
+    """Yield the endpoints that answer, of the keys in an environment and of engines on this machine.
+
+    What does not answer is printed if the environment names it.
+    """
+    named: list[tuple[str, dict[str, Any]]] = []
+    if (base := environment.get(BASE_URL)) or environment.get(API_KEY):
+        key = {"api_key_env": API_KEY} if environment.get(API_KEY) else {}
+        what = BASE_URL if base else API_KEY
+        named.append((what, {"engine": "openai", "base_url": (base or OPENAI).rstrip("/"), **key}))
+    if environment.get(ANTHROPIC_KEY):
+        named.append((ANTHROPIC_KEY, {"engine": "anthropic", "api_key_env": ANTHROPIC_KEY}))
+    for what, settings in named:
+        try:
+            yield _list_models(what, settings)
+        except ValueError as error:
+            console.print(f"{what} is not used: {error}", style="yellow", **PLAIN)
+    for what, port in LOCAL.items():
+        try:
+            yield _list_models(
+                what, {"engine": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "usd": 0}
+            )
+        except ValueError:
+            continue
+
+
+def _list_models(what: str, settings: dict[str, Any]) -> Endpoint:
+    """Ask an endpoint for its models. Raises ValueError if it does not list them."""
+    import httpx
+
+    from armwise.agent.checks import ask_for_models, names_of_models
+    from armwise.arms.secrets import read_secret
+    from armwise.feedback.log import without_password
+
+    address = settings.get("base_url", ANTHROPIC)
+    variable = settings.get("api_key_env")
+    shown = without_password(address)
+    try:
+        reply = ask_for_models(address, read_secret(variable) if variable else "", LOOK_S, settings["engine"])
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise ValueError(f"{shown} does not answer ({error or type(error).__name__})") from None
+    if reply.status_code in (401, 403):
+        remedy = f"correct {variable}" if variable else "add --llm-url and --llm-key-env to `armwise init`"
+        raise ValueError(f"{shown} refuses the request ({reply.status_code}): {remedy}")
+    if (names := names_of_models(reply)) is None:
+        raise ValueError(f"{shown} does not list its models")
+    return Endpoint(shown if what == address else f"{what}, {shown}", settings, sorted(names))
+
+
+def propose(endpoint: Endpoint) -> str:
+    """Return the models of an endpoint that are proposed, as an answer; empty for none."""
+    if 0 < len(endpoint.models) <= FEW:
+        return ",".join(endpoint.models)
+    return next((",".join(pair) for pair in PAIRS if all(map(endpoint.has, pair))), "")
+
+
+def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, Any]]:
+    """Return the settings of the models that an answer names, by name. Raises ValueError.
+
+    >>> choose("qwen3:8b", [Endpoint("Ollama", {"engine": "openai"}, ["qwen3:8b"])])
+    {'qwen3-8b': {'engine': 'openai', 'model': 'qwen3:8b'}}
+    """
+    from armwise.agent.checks import describe_models
+
+    found: dict[str, dict[str, Any]] = {}
+    for model in filter(None, map(str.strip, answer.split(","))):
+        at = next((one for one in endpoints if one.has(model)), None)
+        if at is None:
+            listed = describe_models(model, sorted({name for one in endpoints for name in one.models}))
+            raise ValueError(f"no endpoint has a model {model!r}; {listed.replace('it has', 'they have')}")
+        found[name_model(model)] = {**at.settings, "model": model}
+    if not found:
+        raise ValueError("name a model")
+    return found
+
+
+def name_model(model: str) -> str:
+    """Return the name of an arm and a setting for a model.
+
+    >>> name_model("meta-llama/Llama-3.3-70B"), name_model("***")
+    ('Llama-3.3-70B', 'first')
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rpartition("/")[2]).strip("-._")[:60] or "first"
+
+
+def as_folder(home: str) -> str:
+    """Return a home as it is written into a configuration: absolute, or below the user's own folder."""
+    return home if home.startswith("~") else str(Path(home).absolute())
