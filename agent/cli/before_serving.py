@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
 
 from armwise.agent.access import is_loopback, require_closed
 from armwise.agent.checks import (
@@ -22,26 +21,17 @@ from armwise.agent.checks import (
     require_models,
 )
 from armwise.agent.cli import first_start
-from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, print_left_out
 from armwise.agent.cli.options import open_home, warn_of_a_copy
-from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
+from armwise.agent.cli.preparation import install_missing_models, prepare, suggest_question
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.process_limits import hard_limit_of_files, most_connections
 from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.own_processes import ends_with_its_parent, python
 
 
-class NotBuiltError(Exception):
-    """Something has to be built before the service answers."""
-
-
 class ProcessLostError(Exception):
     """A process that the service needs was killed; the message names it and the remedy."""
-
-
-def look(*_: object) -> NoReturn:
-    """Refuse to build: in place of a callback of the progress. Raises NotBuiltError."""
-    raise NotBuiltError
 
 
 def check_service(config: Path, settings: AppConfig, host: str) -> None:
@@ -78,7 +68,7 @@ def build_service(settings: AppConfig, on_progress: ProgressCallback, folder: Pa
 
     Args:
         settings: The configuration, which was checked.
-        on_progress: Progress callback; `look` to build nothing that takes long.
+        on_progress: Progress callback; `preparation.look` to build nothing that takes long.
         folder: The folder of the run; None: of no run, and all is built.
 
     Raises:
@@ -91,7 +81,7 @@ def build_service(settings: AppConfig, on_progress: ProgressCallback, folder: Pa
     else:
         prepare(settings, on_progress)
     sources = settings.resolve_places().corpus_sources
-    print_oddities(sources)
+    print_left_out([source.open() for source in sources])
     if folder is not None:
         (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
 

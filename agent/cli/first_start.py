@@ -33,15 +33,13 @@ from armwise.agent.cli.console import (
     report_errors,
 )
 from armwise.agent.cli.options import open_config
-from armwise.agent.cli.preparation import prepare
+from armwise.agent.cli.preparation import NotBuiltError, look, prepare
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, BuildingProgress
-from armwise.arms.corpus import ingest_all
-from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
 from armwise.arms.own_processes import ends_with_its_parent, python
-from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import arm_sets
 
@@ -76,7 +74,7 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     """Build what the service needs for its first answer, and make these arms live; return whether it was.
 
     False, and nothing is live, where all has to be built before: not a first start, a router in the
-    configuration, no arm without an encoder, or no vectors that are missing.
+    configuration, no arm without an encoder, or nothing that is missing.
 
     Args:
         config: The configuration.
@@ -90,15 +88,17 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         first = config.with_arms(live)
     except ConfigError:  # a setting names an arm that is not live yet, such as `fallback`
         return False
-    with closing(open_log(config.database_url, config.reward)) as store, ThreadPoolExecutor(1) as exporter:
+    with closing(open_log(config.database_url, config.reward)) as store:
         before = arm_sets.live(store)
         if before is not None and before.seq != _read_last(config):
             return False
+    with suppress(NotBuiltError):
+        prepare(config, look)
+        return False  # all is built
+    with closing(Store(config.database_url)) as store, ThreadPoolExecutor(1) as exporter:
         embedding, exported = config.features.embedding, list[Future[Embedder]]()
         if embedding is not None:  # decisions need it; its model is exported while passages are read
             exported.append(exporter.submit(build_embedder, config.backbones[embedding.backbone]))
-        if not _missing(config, on_progress):
-            return False
         without_profiles = first.features.model_copy(update={"similarity": None})
         parts = ArmGraph(first.arms).closure(*live)
         prepare(first.model_copy(update={"arms": parts, "features": without_profiles}), on_progress)
@@ -121,25 +121,6 @@ def _make_live(store: Store, names: Sequence[str], config: AppConfig) -> None:
     """Make arms live, and keep that it was done here."""
     made = arm_sets.replace(store, names, config.arm_documents)
     (config.home_path / UNDER_WAY).write_text(str(made.seq), encoding="ascii")
-
-
-def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
-    """Return whether vectors that an action needs are not built yet."""
-    have = Resources(
-        ingest_all(config.corpus_sources, progress=on_progress),
-        config.indexes_path,
-        config.backbones,
-        config.arms,
-    )
-    graph = ArmGraph(config.arms)
-    for name, spec in config.arms.items():
-        kind, params = graph.resolve(name)
-        for backbone in kind.backbones(params) if kind.searches_corpus else ():
-            try:
-                PassageVectors(have.select_corpus(spec).corpus, have.indexes, config.backbones[backbone])
-            except IndexMismatchError:
-                return True
-    return False
 
 
 def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None:

@@ -1,8 +1,9 @@
 """What is built before a service answers: the log, the corpus, the indexes, the default models."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
-from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, print_left_out
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console
 from armwise.agent.config import AppConfig
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import NO_QUESTION
@@ -24,23 +25,6 @@ SAMPLED = 50
 
 MAX_SUBJECT = 80
 """Characters of a subject in a suggested question."""
-
-MANY_PASSAGES = 2_000
-"""Passages from which on it is worth knowing that most of them are of a single file."""
-
-
-def print_oddities(sources: Sequence[CorpusSource]) -> None:
-    """Print what of the corpora could not be read, and each file that makes up most of a large one."""
-    corpora = [source.open() for source in sources]
-    print_left_out(corpora)
-    for corpus in corpora:
-        if (largest := corpus.find_dominant_file()) is not None and largest[1] >= MANY_PASSAGES:
-            errors.print(
-                f"Large file: {largest[0]} has {largest[1]:,} of the {len(corpus):,} passages, and takes "
-                "most of the time of the vector index. Move it elsewhere if nobody asks about it",
-                style="yellow",
-                **PLAIN,
-            )
 
 
 def suggest_question(sources: Sequence[CorpusSource]) -> str:
@@ -65,6 +49,15 @@ def _ask_about(corpus: Corpus) -> str:
     middle = passages[len(passages) // 2]
     subject = phrases[len(phrases) // 2] if phrases else middle.title or " ".join(middle.text.split()[:6])
     return f"What is said about {' '.join(subject.split())[:MAX_SUBJECT]}?"
+
+
+class NotBuiltError(Exception):
+    """Something has to be built before the service answers."""
+
+
+def look(*_: object) -> NoReturn:
+    """Refuse to build: in place of a callback of the progress. Raises NotBuiltError."""
+    raise NotBuiltError
 
 
 def install_missing_models(settings: AppConfig) -> None:

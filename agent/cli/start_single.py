@@ -42,7 +42,7 @@ def serve_here(
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
     import uvloop
 
-    from armwise.agent.cli import before_serving, first_start
+    from armwise.agent.cli import before_serving, first_start, preparation
     from armwise.agent.config import load
     from armwise.agent.hosts import single_process
 
@@ -65,8 +65,8 @@ def serve_here(
 
         def prepare() -> int:
             try:
-                before_serving.build_service(settings, before_serving.look, folder)
-            except before_serving.NotBuiltError:
+                before_serving.build_service(settings, preparation.look, folder)
+            except preparation.NotBuiltError:
                 builder = before_serving.start_builder(config, folder, for_builders)
                 return before_serving.wait_for_builder(builder)
             return 0

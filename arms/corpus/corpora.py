@@ -7,7 +7,6 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +158,6 @@ class Corpora(Corpus):
     @override
     def remarks(self) -> list[str]:
         return [line for part in self._parts.values() for line in part.remarks()]
-
-    @override
-    def find_dominant_file(self) -> tuple[str, int] | None:
-        found = filter(None, (part.find_dominant_file() for part in self._parts.values()))
-        return max((file for file in found if 2 * file[1] > len(self)), key=itemgetter(1), default=None)
 
     @override
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:

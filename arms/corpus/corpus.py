@@ -235,13 +235,6 @@ class Corpus:
     def _list_notes(self) -> list[str]:
         return [f"{self.prefix}{line}" for line in _read_notes(self._database)]
 
-    def find_dominant_file(self) -> tuple[str, int] | None:
-        """Return the file with more than half of the passages, and their number; None: there is none."""
-        path = "json_extract(CAST(fields AS TEXT), '$.path')"  # a blob would be read as SQLite's own format
-        counted = f"SELECT {path} AS path, COUNT(*) FROM metadata GROUP BY path ORDER BY 2 DESC LIMIT 1"
-        name, n = self._database.execute(counted).fetchone() or (None, 0)
-        return None if name is None or 2 * n <= len(self) else (f"{self.prefix}{name}", n)
-
     @property
     def _select(self) -> str:
         """The query of passages; metadata are joined if the corpus has them."""

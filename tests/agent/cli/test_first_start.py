@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from armwise.agent import run_folder
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, read_failures
-from armwise.agent.cli import first_start, preparation
+from armwise.agent.cli import first_start
 from armwise.agent.cli.main import app
-from armwise.agent.cli.preparation import EXAMPLE_QUESTION, print_oddities, suggest_question
+from armwise.agent.cli.preparation import EXAMPLE_QUESTION, suggest_question
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, Building, BuildingProgress
 from armwise.arms.corpus import CorpusSource
@@ -402,23 +402,3 @@ def test_without_a_run_nothing_is_being_built(tmp_path: Path, monkeypatch: pytes
     BuildingProgress(tmp_path)("embedding", 1, 2)
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     assert Building.read() is None
-
-
-class Large(list[str]):
-    """A corpus of which one file makes up most, and the source of it."""
-
-    def open(self) -> "Large":
-        return self
-
-    def find_dominant_file(self) -> tuple[str, int]:
-        return "orders.csv", 3
-
-
-@pytest.mark.parametrize(("most", "said"), [(4, ""), (3, "Large file: orders.csv has 3 of the 4 passages")])
-def test_a_file_that_makes_up_most_of_a_large_corpus_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], most: int, said: str
-) -> None:
-    monkeypatch.setattr(preparation, "MANY_PASSAGES", most)
-    monkeypatch.setattr(preparation, "print_left_out", lambda _: None)
-    print_oddities([Large("abcd")])  # type: ignore[list-item]
-    assert capsys.readouterr().err[: len(said) or None] == said

@@ -152,23 +152,6 @@ def test_skipped_records_name_their_corpus(tmp_path: Path, sources: list[CorpusS
     assert "far.txt" in line
 
 
-def test_the_file_of_most_passages_is_named_with_its_corpus(
-    tmp_path: Path, sources: list[CorpusSource]
-) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "one.csv").write_text("name\na\nb\n")
-    (folder / "two.csv").write_text("name\nc\nd\n")
-    texts = CorpusSource(str(folder), tmp_path / "corpora" / "texts", "texts")
-    assert texts.ingest().find_dominant_file() is None, "half of them are not most"
-    (folder / "two.csv").write_text("name\nc\nd\ne\n")
-    assert texts.ingest().find_dominant_file() == ("texts/two.csv", 3)
-    assert ingest_all([sources[0], texts]).find_dominant_file() is None, "it has 3 of 7"
-    (folder / "two.csv").write_text("name\nc\nd\ne\nf\ng\n")
-    assert ingest_all([sources[0], texts]).find_dominant_file() == ("texts/two.csv", 5)
-    assert sources[0].open().find_dominant_file() is None, "JSON lines have no files"
-
-
 def files(folder: Path) -> dict[Path, tuple[int, int]]:
     return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
