@@ -21,8 +21,8 @@ from armwise.arms.local_ray import UMASK
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
 
-MARK, UNFINISHED, TAKEN = ".serving-", ".begins-", ".replacing-"
-"""How the names of marks begin: of one that is locked and whole, before that, and of a takeover."""
+MARK, UNFINISHED = ".serving-", ".begins-"
+"""How the names of marks begin: of one that is locked and whole, and of one before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,33 +124,11 @@ def require_unserved(home: Path, remedy: str) -> None:
         raise LaunchError(f"The service at {server.url} (process {server.pid}) runs from {home}: {remedy}")
 
 
-@contextmanager
-def claim_port(home: Path, url: str) -> Iterator[psutil.Process | None]:
-    """Reserve the port of the service of a home for this process; yield that service, or None without one.
-
-    Args:
-        home: A folder, which may be missing.
-        url: Where it listens.
-
-    Raises:
-        LaunchError: Another process is taking the port over.
-    """
+def find_process(home: Path, url: str) -> psutil.Process | None:
+    """Return the process that serves a home at an address, which signals cannot miss; None: there is none."""
     for server in find_servers(home):
         with suppress(psutil.NoSuchProcess):
-            # signals go to this one alone, and never to another one that gets its id
-            if server.url == url and (found := psutil.Process(server.pid)) and server in find_servers(home):
-                break
-    else:
-        yield None
-        return
-    path = home / f"{TAKEN}{found.pid}"
-    with path.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LaunchError(
-                f"another `armwise serve --replace` is taking the port over from process {found.pid}: "
-                "wait until it is ready, then start this one again; or stop that one"
-            ) from None
-        yield found
-        path.unlink(missing_ok=True)
+            process = psutil.Process(server.pid)
+            if server.url == url and server in find_servers(home):  # so it is no later one with its id
+                return process
+    return None

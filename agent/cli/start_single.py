@@ -15,7 +15,7 @@ import psutil
 
 from armwise.agent.cli.console import PLAIN, console
 from armwise.agent.cli.serve_config import LaunchError, base_url, find_deployments, read_listening_address
-from armwise.agent.cli.served_home import claim_port, mark_home
+from armwise.agent.cli.served_home import find_process, mark_home
 from armwise.agent.process_limits import bind_problem, raise_limit_of_files
 from armwise.agent.run_folder import HAND_OVER, RUN_FOLDER
 from armwise.arms.local_ray import private_folder
@@ -51,16 +51,18 @@ def serve_here(
             f"{config}: deployments has options for {', '.join(named)}: leave these out, or --single-process"
         )
     settings, address = load(config), read_listening_address(config)
-    home, url = settings.home_path, base_url(address)
-    with claim_port(home, url if replace else "") as predecessor, private_folder() as folder:
-        if predecessor is None:
-            require_free_port(*address)
-        elif problem := bind_problem(*address, shared=True):
-            raise LaunchError(
-                f"process {predecessor.pid} does not share its port: {problem}. Stop it first. With Ray, "
-                "`serve deploy` replaces what a cluster runs"
-            )
-        raise_limit_of_files()
+    url = base_url(address)
+    predecessor = find_process(settings.home_path, url) if replace else None
+    if predecessor is None:
+        require_free_port(*address)
+    elif problem := bind_problem(*address, shared=True):
+        raise LaunchError(
+            f"process {predecessor.pid} does not share its port: {problem}. Stop it first. With Ray, "
+            "`serve deploy` replaces what a cluster runs"
+        )
+    raise_limit_of_files()
+    replaced = None if predecessor is None else predecessor.pid
+    with private_folder() as folder, mark_home(settings, url, replaced):
         os.environ[RUN_FOLDER] = str(folder)
 
         def prepare() -> int:
@@ -76,20 +78,19 @@ def serve_here(
                 _retire(predecessor, url)
             return announce(url, folder)
 
-        with mark_home(settings, url, None if predecessor is None else predecessor.pid):
-            before_serving.check_service(config, settings, address[0])
-            gc.enable()
-            return uvloop.run(
-                single_process.serve(
-                    settings.resolve_places(),
-                    folder,
-                    address,
-                    prepare=prepare,
-                    behind=partial(first_start.building_behind, config, folder, for_builders),
-                    ready=ready,
-                    replaces=None if predecessor is None else predecessor.is_running,
-                )
+        before_serving.check_service(config, settings, address[0])
+        gc.enable()
+        return uvloop.run(
+            single_process.serve(
+                settings.resolve_places(),
+                folder,
+                address,
+                prepare=prepare,
+                behind=partial(first_start.building_behind, config, folder, for_builders),
+                ready=ready,
+                replaces=None if predecessor is None else predecessor.is_running,
             )
+        )
 
 
 def _retire(predecessor: psutil.Process, url: str) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from armwise.agent.cli import served_home
-from armwise.agent.cli.serve_config import LaunchError
-from armwise.agent.cli.served_home import Server, claim_port, find_servers, mark_served
+from armwise.agent.cli.served_home import Server, find_process, find_servers, mark_served
 from armwise.agent.run_folder import HAND_OVER
 
 FIRST, SECOND = "http://127.0.0.1:8001", "http://127.0.0.1:8002"
@@ -116,30 +115,15 @@ def serving(home: Path, url: str = FIRST) -> Iterator["subprocess.Popen[bytes]"]
 
 def test_a_service_is_found_by_its_home_and_address_and_is_told_to_hand_over(tmp_path: Path) -> None:
     with serving(tmp_path) as process:
-        for home, url in ((tmp_path, SECOND), (tmp_path / "other", FIRST)):
-            with claim_port(home, url) as found:
-                assert found is None
-        with claim_port(tmp_path, FIRST) as found:
-            assert found is not None
-            assert (found.pid, found.is_running()) == (process.pid, True)
-            found.send_signal(HAND_OVER)
-            assert process.wait(10) == -HAND_OVER
-            assert not found.is_running()
-    with claim_port(tmp_path, FIRST) as found:
-        assert found is None
-
-
-def test_one_process_at_a_time_takes_a_port_over(tmp_path: Path) -> None:
-    with serving(tmp_path) as process, claim_port(tmp_path, FIRST):
-        message = f"is taking the port over from process {process.pid}: wait"
-        with pytest.raises(LaunchError, match=message), claim_port(tmp_path, FIRST):
-            pass
-        process.kill()
-        process.wait()
-        with serving(tmp_path) as successor, claim_port(tmp_path, FIRST) as found:
-            assert found is not None
-            assert found.pid == successor.pid, "the first takeover goes on serving meanwhile"
-    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(served_home.TAKEN)] == []
+        assert find_process(tmp_path, SECOND) is None
+        assert find_process(tmp_path / "other", FIRST) is None
+        found = find_process(tmp_path, FIRST)
+        assert found is not None
+        assert (found.pid, found.is_running()) == (process.pid, True)
+        found.send_signal(HAND_OVER)
+        assert process.wait(10) == -HAND_OVER
+        assert not found.is_running()
+    assert find_process(tmp_path, FIRST) is None
 
 
 def test_a_process_that_has_the_id_of_a_service_that_ended_is_left_alone(
@@ -147,5 +131,4 @@ def test_a_process_that_has_the_id_of_a_service_that_ended_is_left_alone(
 ) -> None:
     marks = iter([[Server(os.getpid(), FIRST)], []])
     monkeypatch.setattr(served_home, "find_servers", lambda _: next(marks))
-    with claim_port(tmp_path, FIRST) as found:
-        assert found is None
+    assert find_process(tmp_path, FIRST) is None
