@@ -46,7 +46,7 @@ WRONG_REQUEST = (
 
 FAILURE = (
     "builtins.OSError",
-    "armwise.agent.cli.before_serving.ProcessLostError",
+    "armwise.agent.cli.preparation.ProcessLostError",
     "armwise.agent.cli.start_ray.DeploymentError",
     "armwise.arms.local_ray.RayNotStartedError",
     "armwise.agent.client.errors.ClientError",

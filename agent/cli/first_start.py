@@ -29,14 +29,15 @@ from armwise.agent.cli.console import (
     ProgressCallback,
     console,
     errors,
+    print_left_out,
     progress,
     report_errors,
 )
 from armwise.agent.cli.options import open_config
-from armwise.agent.cli.preparation import NotBuiltError, look, prepare
+from armwise.agent.cli.preparation import NotBuiltError, look, prepare, suggest_question
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
-from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import BEHIND, PROGRESS, QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.models import Embedder, build_embedder
 from armwise.arms.own_processes import ends_with_its_parent, python
 from armwise.arms.retrievers import ArmGraph, ArmSpec
@@ -107,6 +108,29 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         if before is None:
             _make_live(store, live, config)
     return True
+
+
+def build_service(settings: AppConfig, on_progress: ProgressCallback, folder: Path | None) -> None:
+    """Build what is missing, and write what the other processes of a run read.
+
+    Args:
+        settings: The configuration, which was checked.
+        on_progress: Progress callback; `look` to build nothing that takes long.
+        folder: The folder of the run; None: of no run, and all is built.
+
+    Raises:
+        NotBuiltError: By `look`.
+        ConfigError, ArmError, StoreError, ModelNotFoundError: What is configured cannot be served.
+    """
+    if folder is not None and begin(settings, on_progress):
+        (folder / BEHIND).touch()
+        BuildingProgress(folder)("waiting for the service")
+    else:
+        prepare(settings, on_progress)
+    sources = settings.resolve_places().corpus_sources
+    print_left_out([source.open() for source in sources])
+    if folder is not None:
+        (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
 
 
 def _read_last(config: AppConfig) -> int | None:

@@ -122,7 +122,7 @@ def _serve_on_ray(
 ) -> int:
     settings, address = _load(config), read_listening_address(config)  # what is wrong is said before all else
     require_free(*address)
-    from armwise.agent.cli.before_serving import check_service
+    from armwise.agent.cli.preparation import check_service
     from armwise.agent.cli.start_ray import haproxy_binary, serve_on_ray
 
     with ExitStack() as stack:
@@ -174,7 +174,8 @@ def _load(config: Path) -> "AppConfig":
 
 
 def _prepare(config: Path) -> None:
-    from armwise.agent.cli.before_serving import build_service, check_service
+    from armwise.agent.cli.first_start import build_service
+    from armwise.agent.cli.preparation import check_service
 
     settings, address = _load(config), read_listening_address(config)
     folder = None if (run := os.environ.get(RUN_FOLDER)) is None else Path(run)

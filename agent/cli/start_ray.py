@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from armwise.agent.cli.before_serving import ProcessLostError, start_builder, wait_for_builder
 from armwise.agent.cli.console import PLAIN, console
 from armwise.agent.cli.first_start import building_behind
+from armwise.agent.cli.preparation import ProcessLostError, start_builder, wait_for_builder
 from armwise.agent.cli.serve_config import base_url, read_document
 from armwise.agent.configuration_file import find_folder
 from armwise.agent.process_limits import most_connections, raise_limit_of_files

@@ -42,7 +42,7 @@ def serve_here(
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
     import uvloop
 
-    from armwise.agent.cli import before_serving, first_start, preparation
+    from armwise.agent.cli import first_start, preparation
     from armwise.agent.config import load
     from armwise.agent.hosts import single_process
 
@@ -67,10 +67,10 @@ def serve_here(
 
         def prepare() -> int:
             try:
-                before_serving.build_service(settings, preparation.look, folder)
+                first_start.build_service(settings, preparation.look, folder)
             except preparation.NotBuiltError:
-                builder = before_serving.start_builder(config, folder, for_builders)
-                return before_serving.wait_for_builder(builder)
+                builder = preparation.start_builder(config, folder, for_builders)
+                return preparation.wait_for_builder(builder)
             return 0
 
         def ready() -> bool:
@@ -78,7 +78,7 @@ def serve_here(
                 _retire(predecessor, url)
             return announce(url, folder)
 
-        before_serving.check_service(config, settings, address[0])
+        preparation.check_service(config, settings, address[0])
         gc.enable()
         return uvloop.run(
             single_process.serve(

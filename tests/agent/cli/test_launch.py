@@ -13,8 +13,8 @@ import yaml
 
 from armwise.agent.background import Work, WorkFailure, read_failures
 from armwise.agent.cli import serve
-from armwise.agent.cli.before_serving import ProcessLostError, start_builder, wait_for_builder
 from armwise.agent.cli.first_start import building_behind
+from armwise.agent.cli.preparation import ProcessLostError, start_builder, wait_for_builder
 from armwise.agent.cli.serve_config import LaunchError, find_deployments, read_listening_address
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
 

@@ -21,7 +21,7 @@ from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
 from armwise.agent.cli import start_ray
-from armwise.agent.cli.before_serving import ProcessLostError
+from armwise.agent.cli.preparation import ProcessLostError
 from armwise.agent.cli.start_ray import DeploymentError, require_deployable
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER

@@ -12,9 +12,9 @@ import pytest
 import typer
 import yaml
 
-from armwise.agent.cli import before_serving, start_single
-from armwise.agent.cli.before_serving import build_service
+from armwise.agent.cli import preparation, start_single
 from armwise.agent.cli.console import report_errors
+from armwise.agent.cli.first_start import build_service
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.config import AppConfig, load
 from armwise.agent.hosts import single_process
@@ -109,8 +109,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         asked.append(folder.exists())
         build_service(load(path), lambda *_: None, folder)
 
-    monkeypatch.setattr(before_serving, "start_builder", build)
-    monkeypatch.setattr(before_serving, "wait_for_builder", lambda _: 0)
+    monkeypatch.setattr(preparation, "start_builder", build)
+    monkeypatch.setattr(preparation, "wait_for_builder", lambda _: 0)
     return asked
 
 
@@ -130,8 +130,8 @@ def test_what_is_missing_is_built_by_another_process_once_and_what_is_built_is_s
 def test_what_cannot_be_built_is_not_served(
     tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(before_serving, "start_builder", lambda *_: None)
-    monkeypatch.setattr(before_serving, "wait_for_builder", lambda _: 7)
+    monkeypatch.setattr(preparation, "start_builder", lambda *_: None)
+    monkeypatch.setattr(preparation, "wait_for_builder", lambda _: 7)
     assert begin(configured(tmp_path), served) == 7
     assert served.marks == []
 
