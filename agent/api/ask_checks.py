@@ -3,13 +3,13 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from armwise.agent.access import Caller
+from armwise.agent.api import sessions
 from armwise.agent.api.schemas import AgentOptions, Incumbent
 from armwise.agent.policies import FeatureSpec
 from armwise.agent.serving import Replica
@@ -42,8 +42,8 @@ def check_ask(
     *,
     sent: BaseModel | bytes,
     user: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    prompt_cache_key: str | None = None,
+    session: sessions.Session | None = None,
+    has_tools: bool = False,
     **rest: Any,
 ) -> Ask:
     """Check the fields that all deciding routes share, and return the input of the turn. Raises AskError.
@@ -58,8 +58,8 @@ def check_ask(
         param: The field that holds the question.
         sent: The request, of which another one under the same key differs.
         user: The end user, if `options` names none.
-        metadata: Pairs that the client attached; they may name the session.
-        prompt_cache_key: Names the session otherwise.
+        session: The session that it names, if `options` names no episode.
+        has_tools: Whether its answer may call functions.
         **rest: Further fields of the turn.
     """
     if not question.strip():
@@ -83,44 +83,13 @@ def check_ask(
         context=check_context(options.context, replica, "agent.context"),
         steps=read_incumbent(replica, options.incumbent, "agent.incumbent"),
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
-        episode_id=_episode(replica, caller, options.episode_id, metadata, prompt_cache_key),
+        episode_id=sessions.choose_episode(replica, caller, options.episode_id, session, has_tools=has_tools),
         deferred=options.defer_activation,
         request_digest=digest_request(sent, groups) if key else "",
         where=_where(options.filters),
         groups=groups,
         **rest,
     )
-
-
-SESSION = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Form of session names that serve as episode ids unchanged; other names are hashed."""
-
-
-def _episode(
-    replica: Replica,
-    caller: Caller,
-    name: str | None,
-    metadata: Mapping[str, Any] | None,
-    prompt_cache_key: str | None,
-) -> str | None:
-    """Return the stored episode id of a request.
-
-    A session counts as an episode if it keeps its arm, or if what engines have cached of it has a price.
-    """
-    config = replica.config
-    if name is None and (config.sticky == "session" or replica.config.prices_caches):
-        named = (metadata or {}).get("session_id")
-        if isinstance(named, str) and named:
-            name = named if SESSION.fullmatch(named) else _hash_session(replica, caller, named)
-        elif prompt_cache_key and config.sticky == "session":
-            # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
-            name = _hash_session(replica, caller, prompt_cache_key)
-    return name and caller.to_stored_id(name, "episode")
-
-
-def _hash_session(replica: Replica, caller: Caller, name: str) -> str:
-    """Return the id of a session under a name that may be of a person: an erasure leaves ids of episodes."""
-    return f"session-{erasures.user_digest(replica.store, caller.project, f'session {name}')[:40]}"
 
 
 def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:

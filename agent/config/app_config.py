@@ -120,12 +120,13 @@ class AppConfig(BaseModel):
     )
     observations: Observations = Observations()
     sticky: Sticky = Field(
-        default="off",
+        default="tools",
         description=(
             "Which requests form a conversation. Later turns of a conversation use the arm of its first "
-            "turn. `off`: Armwise draws an arm for every request. `episode`: requests with the same "
-            "`agent.episode_id` form a conversation. `session`: so do requests without that id that share "
-            "`metadata.session_id` or `prompt_cache_key`."
+            "turn. `off`: Armwise draws an arm for every request. `tools`: requests with tools form a "
+            "conversation if they have the same `agent.episode_id`, or if the agent names the same session. "
+            "`episode`: all requests with the same `agent.episode_id` do. `session`: all requests do that "
+            "have the same `agent.episode_id`, or name the same session or `prompt_cache_key`."
         ),
     )
     steps: tuple[StepSpec, ...] = Field(

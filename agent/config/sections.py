@@ -278,9 +278,9 @@ class ChatPage(BaseModel):
 
 
 Sticky = Annotated[
-    Literal["off", "episode", "session"],
+    Literal["off", "tools", "episode", "session"],
     BeforeValidator(lambda given: "off" if given in (None, False) else given),
-    WithJsonSchema({"enum": ["off", "episode", "session", False]}),
+    WithJsonSchema({"enum": ["off", "tools", "episode", "session", False]}),
 ]
 """What a conversation is, whose turns keep the arm of the first one; YAML reads `off` as false."""
 

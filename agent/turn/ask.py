@@ -44,6 +44,11 @@ class RequestDocument:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def has_tools(self) -> bool:
+        """Whether the answer may call functions, as those to agents do."""
+        return bool(self.options.get("tools"))
+
+    @property
     def size(self) -> int:
         """Bytes that the request came in; 0 if the service wrote it itself."""
         return 0 if self.request is None else self.request.size

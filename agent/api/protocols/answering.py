@@ -34,7 +34,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import ask_checks, errors, plain, question, responses
+from armwise.agent.api import ask_checks, errors, plain, question, responses, sessions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.protocols.schemas import Sent
 from armwise.agent.api.schemas import AgentOptions
@@ -98,6 +98,7 @@ class Asked:
         streams: Whether the answer is read as it is written.
         headers: Headers that a model of the same protocol is sent.
         previous: The answer that it continues, which its provider keeps.
+        sent_headers: Headers of the request, which may name its session.
     """
 
     request: Request
@@ -106,21 +107,12 @@ class Asked:
     streams: bool
     headers: Mapping[str, str] = field(default_factory=dict)
     previous: Previous | None = None
+    sent_headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def user(self) -> str | None:
         """The end user."""
         return text_at(self.request.chat, "user") or None
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Pairs that the client attached."""
-        return object_at(self.request.chat, "metadata")
-
-    @property
-    def prompt_cache_key(self) -> str | None:
-        """Name of what it has cached."""
-        return text_at(self.request.chat, "prompt_cache_key") or None
 
 
 def add_door(
@@ -174,7 +166,12 @@ async def read_sent(http: HttpRequest, kind: TypeAdapter[Any]) -> tuple[Document
 
 
 def describe(
-    protocol: ProtocolName, document: Document, sent: Sent, size: int = 0, headers: Mapping[str, str] = NONE
+    protocol: ProtocolName,
+    document: Document,
+    sent: Sent,
+    size: int = 0,
+    sent_headers: Mapping[str, str] = NONE,
+    headers: Mapping[str, str] = NONE,
 ) -> Asked:
     """Return what every door reads of a request, whose body has `size` bytes."""
     passed = {name: value for name, value in document.items() if name != "agent"}
@@ -184,6 +181,7 @@ def describe(
         agent=getattr(sent, "agent", AgentOptions()),
         streams=bool(getattr(sent, "stream", False)),
         headers=headers,
+        sent_headers=sent_headers,
     )
 
 
@@ -241,8 +239,8 @@ def _read_ask(
         param,
         sent=b"" if key is None else _identify(asked),
         user=asked.user,
-        metadata=asked.metadata,
-        prompt_cache_key=asked.prompt_cache_key,
+        session=sessions.read_session(request, asked.sent_headers),
+        has_tools=bool(options.get("tools")),
         messages=messages or (Message(role="user", content=text),),  # its provider has what was said
         document=RequestDocument(
             max_tokens=protocol.read_limit(request.body),
@@ -408,7 +406,7 @@ async def _continue_conversation(
         or answer.question != ask.question
         or ask.episode_id not in (None, answer.episode_id)
     ):
-        begins = bool(ask.document.options.get("tools")) and ask.episode_id is None
+        begins = ask.document.has_tools and ask.episode_id is None
         return replace(ask, episode_id=ask.decision_id) if begins else ask
     ask = replace(ask, episode_id=ask.episode_id or answer.episode_id, called=answer.decision_id)
     arm = answer.served

@@ -62,7 +62,7 @@ async def chat(
 ) -> Response:
     """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
     document: Document = request.state.document
-    ask = await read_ask(replica, caller, document, body, key, len(await request.body()))
+    ask = await read_ask(replica, caller, document, body, key, len(await request.body()), request.headers)
     usage = object_at(document, "stream_options").get("include_usage") is True
     make = partial(ChatWriter, config=replica.config, returns=body.agent.returns, include_usage=usage)
     return await answering.answer(request, replica, caller, ask, key, timeout_s, make, after=DONE)
@@ -75,6 +75,7 @@ async def read_ask(
     sent: ChatRequest,
     key: str | None = None,
     size: int = 0,
+    headers: Mapping[str, str] = answering.NONE,
 ) -> Ask:
     """Return the turn that a chat asks for, whose body has `size` bytes. Raises ApiError, AskError."""
     limit = replica.config.limits.completion_tokens
@@ -82,7 +83,8 @@ async def read_ask(
         if (asked := getattr(sent, param)) is not None and asked > limit:
             message = f"{asked} tokens were requested; the limit is {limit}"
             raise ApiError("invalid_value", message, param)
-    return await answering.read_ask(replica, caller, answering.describe("chat", document, sent, size), key)
+    described = answering.describe("chat", document, sent, size, headers)
+    return await answering.read_ask(replica, caller, described, key)
 
 
 def write_usage(finished: Finished) -> Usage:

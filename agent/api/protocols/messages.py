@@ -348,7 +348,7 @@ async def create_message(
     if not _BETAS.fullmatch(beta):
         raise ApiError("invalid_value", f"{BETA} must hold names separated by commas", BETA)
     passed = {BETA: beta} if beta else {}
-    asked = answering.describe("messages", document, body, len(await request.body()), passed)
+    asked = answering.describe("messages", document, body, len(await request.body()), request.headers, passed)
     ask = await answering.read_ask(replica, caller, asked, key)
     count = partial(_count, ask.messages, ask.document.options.get("tools", ()))
     read = await plain.call_beside(request, count) if ask.document.streams else 0

@@ -325,7 +325,7 @@ async def respond(
         message = f"{body.max_output_tokens} tokens were requested; the limit is {limit}"
         raise ApiError("invalid_value", message, "max_output_tokens")
     document, previous = await _find_previous(replica, caller, request.state.document)
-    asked = answering.describe("responses", document, body, len(await request.body()))
+    asked = answering.describe("responses", document, body, len(await request.body()), request.headers)
     asked = replace(asked, previous=previous)
     ask = await answering.read_ask(replica, caller, asked, key, param="input")
     returns = body.agent.returns

@@ -61,10 +61,10 @@ class ChatRequest(Sent):
     user: Text | None = None
     metadata: dict[str, Any] | None = Field(
         default=None,
-        description="`session_id` names the session, for `sticky` and for prices of cached tokens.",
+        description="`session_id` names the conversation, which may keep its arm.",
     )
     prompt_cache_key: Text | None = Field(
-        default=None, description="Names the session for `sticky: session`, where `metadata` does not."
+        default=None, description="Names the conversation, if nothing else does and it is a UUID."
     )
     agent: AgentOptions = Field(default_factory=AgentOptions)
 

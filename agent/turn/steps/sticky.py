@@ -25,6 +25,7 @@ class StickyStep(TurnStep):
         clock: Seconds since the epoch.
         get_alarm: Returns when drift was last detected, seconds since the epoch, if it was: arms drawn before
             are not kept.
+        needs_tools: Whether only requests with tools keep an arm, as those of agents have.
     """
 
     name: ClassVar[str] = "sticky"
@@ -37,7 +38,10 @@ class StickyStep(TurnStep):
         find_draw: FindDraw,
         clock: Callable[[], float],
         get_alarm: Callable[[], float | None] = lambda: None,
+        *,
+        needs_tools: bool = False,
     ) -> None:
+        self._needs_tools = needs_tools
         self._turns, self._idle_s = turns, idle_s
         self._find_draw, self._clock, self._get_alarm = find_draw, clock, get_alarm
 
@@ -48,11 +52,12 @@ class StickyStep(TurnStep):
         if config.sticky == "off":
             return None
         wait_s, clock = config.reward.wait_s, service.clock
-        return cls(TURNS, wait_s, service.find_draw, clock, lambda: service.alarm_at)
+        needs_tools = config.sticky == "tools"
+        return cls(TURNS, wait_s, service.find_draw, clock, lambda: service.alarm_at, needs_tools=needs_tools)
 
     async def read(self, draft: Draft) -> KeptDraw | None:
         """Return the newest draw of the conversation, if this turn keeps its arm."""
-        if not _may_keep(draft):
+        if not self._may_keep(draft):
             return None
         return self.keep(draft, await self._find_draw(draft.ask.episode_id or ""))
 
@@ -75,9 +80,16 @@ class StickyStep(TurnStep):
             draft.policy, draft.version = draw.policy, draw.version
             return {}
         draft.kept_arm = None  # it became unavailable meanwhile
-        if _may_keep(draft):
+        if self._may_keep(draft):
             draft.draw_id = draft.ask.decision_id
         return None
+
+    def _may_keep(self, draft: Draft) -> bool:
+        """Return whether a turn may use the arm of its conversation, and keep a new draw for it."""
+        ask = draft.ask
+        named = ask.episode_id is not None and ask.episode_id != ask.decision_id
+        named = named and (ask.document.has_tools or not self._needs_tools)
+        return named and draft.mode is Mode.EXPLORE and not draft.is_decided_by_caller and not ask.external
 
     @classmethod
     def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:
@@ -85,10 +97,3 @@ class StickyStep(TurnStep):
         if draw.kept_arm is None:
             raise ValueError("the log lacks the draw of its episode whose arm it keeps")
         return np.array([float(arm == draw.kept_arm) for arm in draw.arms])
-
-
-def _may_keep(draft: Draft) -> bool:
-    """Return whether a turn may use the arm of its conversation, and keep a new draw for it."""
-    ask = draft.ask
-    named = ask.episode_id is not None and ask.episode_id != ask.decision_id
-    return named and draft.mode is Mode.EXPLORE and not draft.is_decided_by_caller and not ask.external
