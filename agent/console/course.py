@@ -8,7 +8,7 @@ from typing import Any
 
 from armwise.agent.console.changes import COLOURS, list_changes
 from armwise.agent.console.charts import draw_chart, draw_levels
-from armwise.agent.console.savings import BaselineComparison
+from armwise.agent.console.savings import POINTS, BaselineComparison
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions
@@ -102,9 +102,8 @@ def draw_course(
 
 def _draw_quality(sums: LogSums, comparison: BaselineComparison, rest: Mapping[str, object]) -> str:
     """Return the chart of quality compared with the baseline; its first intervals may exceed its range."""
-    scale = comparison.points(comparison.span[0] + 1.0)
     points = [
-        (count_until(sums, position), [scale * end for end in ends]) for position, ends in comparison.course
+        (count_until(sums, position), [POINTS * end for end in ends]) for position, ends in comparison.course
     ]
     if len(points) < 2:
         return ""

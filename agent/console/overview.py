@@ -146,7 +146,7 @@ def place_points(found: BaselineComparison) -> dict[str, Any] | None:
     one = found.with_baseline
     if one is None or one.served is None or one.spent is None:
         return None
-    served = found.points(one.served)
+    served = savings.POINTS * one.served
     rows = [("", 1000.0 * one.spent, served, served, served)]
     for arm in found.arms:
         rating = found.rating(arm)

@@ -20,10 +20,11 @@ from armwise.agent.proof import (
     choose_reference,
     read_kept,
     read_store,
+    round_down,
 )
 from armwise.agent.reporting import write_dollars, write_further, write_number
 from armwise.feedback.log import Store, listing
-from armwise.feedback.ope import Interval, noninferiority
+from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.intervals import Further, forecast_more
 from armwise.feedback.ope.noninferiority import (
     ArmComparison,
@@ -49,7 +50,7 @@ FEW = 0.2
 """Share of the answers that are rated below which other ways to learn are suggested."""
 
 POINTS = 100.0
-"""Points of the best rating; the worst has 0."""
+"""Points of the best value of a metric; the worst has 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,6 @@ class BaselineComparison:
         arms: The comparison with each arm that was drawn often enough.
         prices: Estimated dollars of an answer if an arm always answered.
         course: Quality compared with the baseline, by position of the log.
-        span: Smallest and largest possible rating.
         doubt: Why nothing can be compared, in which case `arms` is empty; empty: something can.
         audited_to: Position of the log up to which that was found.
     """
@@ -76,7 +76,6 @@ class BaselineComparison:
     arms: Mapping[str, ArmComparison] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     course: tuple[tuple[int, Ends], ...] = ()
-    span: Interval = (0.0, 1.0)
     doubt: str = ""
     audited_to: int = 0
 
@@ -85,15 +84,11 @@ class BaselineComparison:
         """The comparison with the baseline, if there is one."""
         return None if self.baseline is None else self.arms.get(self.baseline)
 
-    def points(self, rating: float) -> float:
-        """Return a rating as points of 100."""
-        return POINTS * (rating - self.span[0]) / (self.span[1] - self.span[0])
-
     def lead(self, one: ArmComparison) -> Ends | None:
         """Return the quality of what was served minus that of an arm, in points of 100."""
         if one.quality is None:
             return None
-        value, low, high = (POINTS * end / (self.span[1] - self.span[0]) for end in one.quality)
+        value, low, high = (POINTS * end for end in one.quality)
         return value, low, high
 
     def rating(self, arm: str) -> Ends | None:
@@ -102,7 +97,7 @@ class BaselineComparison:
         lead = None if one is None else self.lead(one)
         if one is None or lead is None or one.served is None:
             return None
-        value, high, low = (min(POINTS, max(0.0, self.points(one.served) - end)) for end in lead)
+        value, high, low = (min(POINTS, max(0.0, POINTS * one.served - end)) for end in lead)
         return value, low, high
 
 
@@ -178,7 +173,7 @@ def compare_traffic(
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
     rated = int((~np.isnan(sessions.rows.reward)).sum())
     if traffic.doubt:
-        return BaselineComparison(len(sessions.rows), rated, drawn, span=span, doubt=traffic.doubt)
+        return BaselineComparison(len(sessions.rows), rated, drawn, doubt=traffic.doubt)
     baseline = baseline or _choose(sessions, kept)
     former = [arm for arm in sessions.names if arm not in live]
     arms = {}
@@ -196,7 +191,7 @@ def compare_traffic(
         found = noninferiority.trace_quality(sessions, baseline, span)
         course = [(int(sessions.rows.seq[row]), quality) for row, quality in found]
     return BaselineComparison(
-        len(sessions.rows), rated, drawn, baseline, arms, sessions.prices(), tuple(course), span
+        len(sessions.rows), rated, drawn, baseline, arms, sessions.prices(), tuple(course)
     )
 
 
@@ -246,13 +241,13 @@ def state_quality(found: BaselineComparison) -> Statement | None:
     one = found.with_baseline
     lead = None if one is None else found.lead(one)
     if one is not None and one.quality_unsaid is not None and one.served is not None:
-        rated = f"Rated {found.points(one.served):.1f} of 100"
+        rated = f"Rated {POINTS * one.served:.1f} of 100"
         return Statement(f"{rated}: not compared", UNSAID[one.quality_unsaid], "warn")
     if one is None or lead is None or one.served is None:
         return None
-    value, low, high = lead
+    value, low, high = lead[0], round_down(lead[1]), -round_down(-lead[2])
     always = f'always using "{one.reference}"'
-    rated = f"Rated {found.points(one.served):.1f} of 100"
+    rated = f"Rated {POINTS * one.served:.1f} of 100"
     on = f"From {one.decisions:,} rated answers. This 95 % range stays valid however often you check."
     if low > 0.0:
         ends = f"The rating is {value:.1f} points ({low:.1f} to {high:.1f}) higher than with {always}."
@@ -266,7 +261,7 @@ def state_quality(found: BaselineComparison) -> Statement | None:
     ends = f"The rating is about {about} than with {always} ({-low:.1f} lower to {high:.1f} higher)"
     if low >= -POINTS * MARGIN:
         return Statement(f"{rated}: as good", f"{ends}. {on}", "good")
-    more = forecast(value, low, high, one.decisions)
+    more = forecast(*lead, one.decisions)
     when = f" That takes {write_further(more, 'rated answers')}." if more else ""
     return Statement(rated, f"{ends}: it is not known yet which is better.{when} {on}")
 

@@ -12,7 +12,7 @@ from .receipt import (
     write_receipt,
 )
 from .traffic import LoggedTraffic, NoTrafficError, open_traffic, read_file, read_store
-from .words import write_badge, write_markdown, write_sentence
+from .words import round_down, write_badge, write_markdown, write_sentence
 
 __all__ = [
     "LoggedTraffic",
@@ -28,6 +28,7 @@ __all__ = [
     "read_kept",
     "read_receipt",
     "read_store",
+    "round_down",
     "verify",
     "write_badge",
     "write_markdown",

@@ -1,12 +1,14 @@
 """`armwise prove` and `armwise verify`: what is stated, what cannot be known, what differs, what is kept."""
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
+from armwise.agent.console.savings import compare_traffic, state_quality, state_savings
 from armwise.agent.proof import (
+    LoggedTraffic,
     SavingsReceipt,
+    make_receipt,
     read_kept,
     read_receipt,
     write_badge,
@@ -35,6 +40,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.ope.noninferiority import Settlement, Unsaid
 from armwise.feedback.reward import Metric, Prices, RewardRule
+from benchmarks.receipt_worlds import WORLDS
 from tests.agent.cli.test_cli import Canned, said
 from tests.agent.console.test_period_file import BEGIN, USD, row
 from tests.agent.evaluation.logged import FLOOR, World, add_up, configured, fill
@@ -754,3 +760,31 @@ def test_a_decision_that_a_log_lost_is_a_difference(config: Path, store: Store, 
     printed = run(path, "-c", config, code=1, verb="verify")
     assert "digest: " in printed
     assert "there is no fact at position " in printed
+
+
+# -- the same words elsewhere ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("failed", [None, -0.5])
+def test_a_report_states_what_a_receipt_states_and_nothing_else(world: str, failed: float | None) -> None:
+    """Each is silent where the other is, and has the same figures elsewhere, in every world."""
+    rule = RewardRule.model_validate({"metrics": {"right": {}}, "failed": failed, "cost_weight": 0.0})
+    traffic = LoggedTraffic("log", WORLDS[world](3000, 1).decisions, rule, inf, complete=True)
+    receipt = make_receipt(traffic, traffic.sessions(traffic.settlement), traffic.settlement)
+    figures, found = receipt.figures, compare_traffic(traffic)
+    sentence, savings, quality = write_sentence(receipt), state_savings(found), state_quality(found)
+    assert found.baseline == figures.reference
+    assert (savings is not None and "$" in savings.headline + savings.detail) is (figures.saved is not None)
+    assert (quality is not None and "points" in quality.detail) is (figures.quality is not None)
+    dollars = set(
+        re.findall(r"\$\d+\.\d+", sentence.split(" and had a quality")[0].split(". This covers")[0])
+    )
+    assert dollars <= set(re.findall(r"\$\d+\.\d+", "" if savings is None else f"{savings}"))
+    points = re.search(
+        r"quality ([\d.]+) points of 100 \w+ \(range: ([\d.]+) \w+ to ([\d.]+) \w+\)", sentence
+    )
+    assert (points is not None) is (figures.quality is not None)
+    assert (
+        quality is None or points is None or {*points.groups()} <= {*re.findall(r"\d+\.\d", quality.detail)}
+    )
