@@ -104,6 +104,8 @@ def serve_on_ray(
         from ray.serve.scripts import cli
 
         stack.callback(serve.shutdown)
+        for number in (signal.SIGINT, signal.SIGTERM):  # Ray has its own, which ends at once
+            signal.signal(number, signal.default_int_handler)
         try:
             if code := wait_for_builder(builder):
                 return code

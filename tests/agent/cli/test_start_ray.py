@@ -7,6 +7,7 @@ import socket
 import socketserver
 import subprocess
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,9 +111,10 @@ class HAProxy:
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """How Ray was started, and what was run on it instead of both; Ctrl-C is pressed after all looks."""
     seen: dict[str, Any] = {"code": 0, "looks": [], "haproxy": HAProxy(), "shut": 0, "printed": False}
+    seen["signal"] = signal.SIGTERM
 
     def run(words: list[str], **options: Any) -> None:
         document = yaml.safe_load(Path(words[-1]).read_text())
@@ -122,7 +124,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def status() -> object:
         if not seen["looks"]:
-            raise KeyboardInterrupt
+            signal.raise_signal(seen["signal"])
         if (found := seen["looks"].pop(0)) is None:
             raise RayError("the controller is busy")
         return SimpleNamespace(applications=found)
@@ -133,7 +135,12 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in (*start_ray.VARIABLES, *start_ray.WHOLE_LOG, "RAY_ADDRESS", RUN_FOLDER, CONFIG_FOLDER):
         monkeypatch.setenv(name, "")  # so that it is as before afterwards
         monkeypatch.delenv(name)
-    monkeypatch.setattr("armwise.arms.local_ray.start", lambda *it, **options: seen.update(ray=(it, options)))
+
+    def start(*it: Any, **options: Any) -> None:
+        seen.update(ray=(it, options))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has a handler of its own
+
+    monkeypatch.setattr("armwise.arms.local_ray.start", start)
     monkeypatch.setattr("armwise.arms.local_ray.connect", lambda **options: seen.update(joined=options))
     monkeypatch.setattr("ray.serve.scripts.cli", run)
     monkeypatch.setattr("ray.serve.status", status)
@@ -143,7 +150,10 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(start_ray, "start_builder", lambda *_: None)
     monkeypatch.setattr(start_ray, "wait_for_builder", lambda _: seen["code"])
     monkeypatch.setattr(start_ray, "running_haproxy", lambda *_: nullcontext(seen["haproxy"]))
-    return seen
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield seen
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def serve(config: Path, settings: AppConfig, folder: Path | None) -> int:
@@ -215,9 +225,11 @@ def test_a_configuration_that_ray_refuses_is_a_failure(
     assert serve(config, settings, tmp_path) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_lets_requests_finish_and_the_second_does_not(
-    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path
+    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path, number: signal.Signals
 ) -> None:
+    begun["signal"] = number
     assert serve(config, settings, tmp_path) == 0
     haproxy = begun["haproxy"]
     assert (haproxy.signals, haproxy.waits) == ([signal.SIGUSR1], [start_ray.DRAIN_S])
