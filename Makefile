@@ -77,6 +77,9 @@ fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI docu
 browser:  ## install Debian's chromium, in which the tests of the console run
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
+pooler:  ## install Debian's PgBouncer, behind which tests keep a log
+	test -x /usr/sbin/pgbouncer || { apt-get update -qq && apt-get install -y -qq --no-install-recommends pgbouncer; }
+
 prometheus:  ## install Debian's Prometheus, with promtool, which the tests of deploy/ run
 	command -v promtool || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 

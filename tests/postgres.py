@@ -192,6 +192,11 @@ class Server:
         return str(self._programs / name)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """User, groups and folder of the server: arguments of `subprocess.Popen` for a program beside it."""
+        return self._as
+
+    @property
     def folder(self) -> Path:
         """Where everything of the server is."""
         return self._folder

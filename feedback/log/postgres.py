@@ -2,6 +2,9 @@
 
 Appending facts locks the row of `log`; other writes take an advisory lock, so neither blocks the other.
 A commit returns once it is on disk, whatever the user's settings.
+
+A pooler such as PgBouncer may give each transaction another session of the server. So nothing outlives a
+transaction here: settings and locks are those of the transaction, and statements are not prepared.
 """
 
 import logging
@@ -39,18 +42,13 @@ _CONNECT = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
+    "prepare_threshold": None,
 }
 """Defaults that a URL may override."""
 
-# Statements are prepared, but planned each time: a log begins empty, and the cached plan for an empty table,
-# a sequential scan, would be used for a minute or more after the table has grown.
-_SESSION = """
-SET plan_cache_mode = 'force_custom_plan';
-SET idle_in_transaction_session_timeout = '60s';
-SET default_transaction_isolation = 'read committed';
-"""
-
-_DURABLE = ["fsync", "full_page_writes", "synchronous_commit"]
+_LOSSY = (
+    "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY 1"
+)
 
 _AWAY = ("08", "25006", "25P", "40", "53", "55", "57", "58")
 """Prefixes of SQLSTATE codes with a cause outside of the statement: connection, read-only server, aborted or
@@ -69,6 +67,9 @@ _REMEDIES = {
     ),
     re.compile(r"no pg_hba\.conf entry"): (
         "let the server's pg_hba.conf admit this user from this machine, or use TLS if it asks for that"
+    ),
+    re.compile(r"statement pooling mode"): (
+        "the log needs transactions: set `pool_mode = transaction` or `session` in the pooler"
     ),
     re.compile(r"failed to resolve host"): "no machine has this name: correct the host in log_url",
     re.compile(
@@ -106,7 +107,7 @@ class PostgreSQL:
             because it hangs, the connection is closed `GRACE_S` later.
     """
 
-    snapshot: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    snapshot: Mapping[str, Any] = {"reading": True}
 
     def __init__(self, url: sa.URL, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
@@ -121,9 +122,18 @@ class PostgreSQL:
         )
         sa.event.listen(self.engine, "do_connect", self._connect)
         sa.event.listen(self.engine, "connect", self._set_up)
+        sa.event.listen(self.engine, "begin", self._begin)
         sa.event.listen(self.engine, "checkout", _lend)
         sa.event.listen(self.engine, "checkin", self._take_back)
         self._warned, self._closed = False, 0
+        settings = (
+            f"SET LOCAL lock_timeout = '{WAIT_S:g}s'; SET LOCAL statement_timeout = '{answer_s:g}s'; "
+            "SET LOCAL idle_in_transaction_session_timeout = '60s'; SET LOCAL synchronous_commit = on"
+        )
+        self._begins = {
+            is_reading: f"BEGIN ISOLATION LEVEL {mode}; {settings}".encode()
+            for is_reading, mode in ((True, "REPEATABLE READ, READ ONLY"), (False, "READ COMMITTED"))
+        }
 
     def take_control(self, connection: sa.Connection) -> None:
         """Take an advisory lock named by the current schema, which holds one log."""
@@ -162,19 +172,14 @@ class PostgreSQL:
         Their bytes stay in free space of pages until it is reused, and in the write-ahead log.
         """
         tables = ", ".join(table.name for table in (t.texts, t.decisions, t.feedback, t.answer_marks))
-        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            self._allow(connection, None)  # a large table takes minutes
-            try:
-                connection.exec_driver_sql(f"VACUUM {tables}")
-            finally:
-                self._allow(connection, self._answer_s)
-
-    @staticmethod
-    def _allow(connection: sa.Connection, answer_s: float | None) -> None:
-        """Set the longest time of a statement on a connection, in seconds; None: unlimited."""
-        connection.exec_driver_sql(f"SET statement_timeout = '{answer_s or 0:g}s'")
-        driver: _Connection = connection.connection.driver_connection  # type: ignore[assignment]  # by _connect
-        driver.answer_s = None if answer_s is None else answer_s + GRACE_S
+        lent = self.engine.raw_connection()
+        driver: _Connection = lent.driver_connection  # type: ignore[assignment]  # by _connect
+        try:
+            driver.answer_s = None  # a large table takes minutes
+            driver.execute(f"VACUUM {tables}".encode())
+        finally:
+            driver.answer_s = self._answer_s + GRACE_S
+            lent.close()
 
     def backup(self, to: Path) -> None:
         """Refuse: the server has programs for it."""
@@ -191,33 +196,29 @@ class PostgreSQL:
         return self.engine.dialect.loaded_dbapi
 
     def _connect(self, _dialect: object, _record: object, arguments: Any, named: Any) -> "_Connection":
-        connection = _Connection.connect(*arguments, **named)
+        connection = _Connection.connect(*arguments, autocommit=True, **named)  # transactions: `_begin`
         connection.answer_s = self._answer_s + GRACE_S
         return connection
 
     def _set_up(self, driver: Any, record: sa.pool.ConnectionPoolEntry) -> None:
-        """Check version, encoding and durability of the server, and set timeouts. Raises StoreError."""
+        """Check version, encoding and durability of the server. Raises StoreError."""
         record.info["closed"] = self._closed
         try:
             _check_server(driver)
-            driver.autocommit = True
-            waits = f"SET lock_timeout = '{WAIT_S:g}s'; SET statement_timeout = '{self._answer_s:g}s'"
-            driver.execute(f"{waits}; {_SESSION}")
-            rows = driver.execute(
-                "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [_DURABLE]
-            )
-            off = {name for (name,) in rows}
-            if "synchronous_commit" in off:  # the only one that a session can set
-                off.remove("synchronous_commit")
-                driver.execute("SET synchronous_commit = on")
-            driver.autocommit = False
+            lossy = [name for (name,) in driver.execute(_LOSSY)]
         except BaseException:
             driver.close()  # the pool does not have it yet
             raise
-        if off and not self._warned:
+        if lossy and not self._warned:
             self._warned = True
-            settings = " and ".join(sorted(off))
+            settings = " and ".join(lossy)
             logger.warning("PostgreSQL may lose committed transactions in a crash: %s is off", settings)
+
+    def _begin(self, connection: sa.Connection) -> None:
+        """Begin a transaction with its settings, in one message."""
+        is_reading = connection.get_execution_options().get("reading", False)
+        driver: _Connection = connection.connection.driver_connection  # type: ignore[assignment]  # by _connect
+        driver.execute(self._begins[is_reading])
 
 
 def _check_server(driver: Any) -> None:
@@ -236,5 +237,3 @@ def _lend(driver: Any, _record: object, _proxy: object) -> None:
     poll.register(driver.fileno(), select.POLLIN)
     if poll.poll(0):  # no statement is pending: input can only be the end of the connection
         raise sa.exc.DisconnectionError("the server has ended the connection")
-    # A reader leaves READ WRITE behind, for which a read-only server raises another error.
-    driver.read_only = None

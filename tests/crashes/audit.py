@@ -98,6 +98,7 @@ def compare(store: Store, config: AppConfig, ledger: Ledger) -> Iterator[Fault]:
         {name: metric.aggregation.value for name, metric in learned.metrics.items()},
         at_once=learned.complete is Complete.ANY,
         grace_s=GRACE_S,
+        correction_s=learned.correction_s,
     )
     for fault in find_faults(ledger.history(), read_tables(store), rule, settled=False):
         yield Fault(fault.kind, fault.what, ledger.rounds.get(fault.about))
