@@ -35,6 +35,9 @@ class Work(StrEnum):
     FIRST_START = "first_start"
     """Vectors, profiles and indexes of arms that a first start has left, and what it does before its run."""
 
+    SOURCES = "sources"
+    """Sources of passages that could not be read when the service started."""
+
     ARMS = "arms"
     """Arms that became live and that a replica builds."""
 
@@ -54,6 +57,10 @@ ABOUT = {
     Work.FIRST_START: (
         "arms behind the first start",
         "remove the cause, then restart `armwise serve`: it goes on with what is built",
+    ),
+    Work.SOURCES: (
+        "sources",
+        "make the source readable again, then restart the service: `armwise serve --replace` reads it",
     ),
     Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
     Work.LEARNER: (

@@ -787,11 +787,15 @@ def check_corpus(config: AppConfig) -> Iterator[Finding]:
 def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
     """Return the finding on a corpus, and the corpus if it was read and is complete."""
     name, place = source.folder.name, source.source
+    key = f"corpora.{name}.source" if source.name else "corpus.source"
     try:
         open_source(locate_source(place))
+        trouble = source.find_trouble()
     except CorpusError as error:
-        key = f"corpora.{name}.source" if source.name else "corpus.source"
-        return Finding(f"corpus {name!r}: {error}", f"correct {key}"), None
+        trouble = source.find_trouble(f"corpus {name!r}: {error}")
+    if trouble is not None:
+        remedy = f"make the source readable, or correct {key}, then run `armwise serve --replace`"
+        return Finding(str(trouble), remedy, serious=trouble.read_at is None), None
     if damage := problems(source.folder, contents=True):
         what = f"corpus {name!r} in {source.folder} is damaged: {', '.join(damage)}"
         return Finding(what, "run `armwise serve --prepare-only` to read it again"), None

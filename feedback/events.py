@@ -78,6 +78,8 @@ class Mask(StrEnum):
     """It cannot apply the filter of the request, or the permissions of passages."""
     LOADING = "loading"
     """The encoder of the arm was still loading."""
+    SOURCE_AWAY = "source_away"
+    """The source that it searches could not be read, and nothing of it was read before."""
     BREAKER_OPEN = "breaker_open"
     """The circuit breaker was open after repeated failures."""
     AT_CAP = "at_cap"

@@ -34,7 +34,7 @@ from armwise.agent.cli.console import (
     report_errors,
 )
 from armwise.agent.cli.options import open_config
-from armwise.agent.cli.preparation import NotBuiltError, look, prepare, suggest_question
+from armwise.agent.cli.preparation import NotBuiltError, look, open_readable, prepare, suggest_question
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import BEHIND, PROGRESS, QUESTION, RUN_FOLDER, BuildingProgress
@@ -128,7 +128,7 @@ def build_service(settings: AppConfig, on_progress: ProgressCallback, folder: Pa
     else:
         prepare(settings, on_progress)
     sources = settings.resolve_places().corpus_sources
-    print_left_out([source.open() for source in sources])
+    print_left_out(open_readable(sources))
     if folder is not None:
         (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn
@@ -28,13 +29,13 @@ from armwise.agent.process_limits import hard_limit_of_files, most_connections
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import NO_QUESTION, RUN_FOLDER
 from armwise.agent.wings import OPEN_SELECTOR, load
-from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
+from armwise.arms.corpus import Corpus, CorpusError, CorpusSource, ingest_all
 from armwise.arms.filters import GROUPS
 from armwise.arms.indexes import build_once, prepare_vectors
 from armwise.arms.llm import catalog
 from armwise.arms.models import bundled, require_whole
 from armwise.arms.own_processes import ends_with_its_parent, python
-from armwise.arms.retrievers import Resources, prepare_profiles
+from armwise.arms.retrievers import ArmGraph, Resources, prepare_profiles
 from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.log import open_log
 
@@ -110,19 +111,19 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     config.build_steps()
     open_log(config.database_url, config.reward).close()  # what is wrong with the log is reported at once
     require_whole({model for backbone in config.backbones.values() for model in backbone.models})
-    corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
+    corpus = ingest_all(config.corpus_sources, compare=True, leave_out=True, progress=progress)
     build_once.discard_damaged(config.indexes_path)
-    open_selector = load(OPEN_SELECTOR)
+    open_selector, arms = load(OPEN_SELECTOR), ArmGraph(config.arms).keep_readable(corpus.names)
     resources = Resources(
         corpus,
         config.indexes_path,
         config.backbones,
-        config.arms,
+        arms,
         open_selector=open_selector,
     )
     prepare_arms(resources, progress=progress)
     if (similarity := config.features.similarity) is not None:
-        prepare_profiles(config.arms, similarity, resources, progress)
+        prepare_profiles(arms, similarity, resources, progress)
     if config.router is not None:
         saved.warn_of_corpus(saved.read_about(config.router.path), corpus.digest)
     for name in saved.find_passage_backbone(config.router):
@@ -159,7 +160,17 @@ def suggest_question(sources: Sequence[CorpusSource]) -> str:
     """Return a question that one of the corpora answers; without any corpus, a placeholder."""
     if any(source.source == "stdlib" for source in sources):
         return EXAMPLE_QUESTION
-    return _ask_about(sources[0].open()) if sources else NO_QUESTION
+    corpora = open_readable(sources)
+    return _ask_about(corpora[0]) if corpora else NO_QUESTION
+
+
+def open_readable(sources: Sequence[CorpusSource]) -> list[Corpus]:
+    """Return the corpora that were read; sources that could not be are left out."""
+    corpora = []
+    for source in sources:
+        with suppress(CorpusError):
+            corpora.append(source.open())
+    return corpora
 
 
 def _ask_about(corpus: Corpus) -> str:

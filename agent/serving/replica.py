@@ -37,6 +37,7 @@ from armwise.agent.turn import (
     load_built_in,
 )
 from armwise.arms.llm import Generator, catalog
+from armwise.arms.retrievers import ArmGraph
 from armwise.feedback.budget import Price
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
@@ -180,6 +181,7 @@ class Replica:
         price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
         raised: What the exploration floor is raised to for a while after an alarm.
         alarm_at: When drift was last detected, seconds since the epoch.
+        unread_sources: Sources that could not be read at the start.
         unread: Warning that facts wait while no learner reads them; None if one does.
 
     Raises:
@@ -217,6 +219,12 @@ class Replica:
         self.versions = Versions(store, config, self._scorers)
         self.models = name_models(config, backends.generators)
         self.health = ArmHealth(caps=_caps(config))
+        self.unread_sources = [
+            trouble for source in config.corpus_sources if (trouble := source.find_trouble()) is not None
+        ]
+        away = {trouble.name for trouble in self.unread_sources if trouble.read_at is None}
+        graph = ArmGraph(config.arms)
+        self.health.away = config.arms.keys() - graph.keep_readable({*config.corpora} - away).keys()
         self.price: Price | None = None
         self.raised: Exploration | None = None
         self.alarm_at: float | None = None

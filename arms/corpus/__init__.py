@@ -1,7 +1,7 @@
 """Documents become passages."""
 
 from .chunking import Chunking
-from .corpora import Corpora, CorpusSource, ingest_all
+from .corpora import Corpora, CorpusSource, SourceTrouble, ingest_all
 from .corpus import Corpus, group_skipped, ingest, problems
 from .permissions import Permitted
 from .readers import open_source
@@ -14,6 +14,7 @@ __all__ = [
     "CorpusError",
     "CorpusSource",
     "Permitted",
+    "SourceTrouble",
     "group_skipped",
     "ingest",
     "ingest_all",

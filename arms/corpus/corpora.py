@@ -3,10 +3,14 @@
 Each has its own folder and indexes: adding, replacing or removing a corpus leaves the others unchanged.
 """
 
+import contextlib
 import hashlib
 import itertools
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,41 @@ from typing_extensions import override
 
 from armwise.arms.base import Passage, Progress, Query
 from armwise.arms.corpus.chunking import CHUNKING, Chunking
-from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest
+from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest, problems
 from armwise.arms.corpus.permissions import Permitted
 from armwise.arms.corpus.records import CorpusError
+
+TROUBLE = "unread.txt"
+"""File in the folder of a corpus that says why its source could not be read the last time."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTrouble:
+    """A source that could not be read.
+
+    Attributes:
+        name: Name of the corpus.
+        why: What was wrong.
+        read_at: When its passages were read that are searched instead, in seconds since the epoch, UTC; None:
+            there are none, and the arms that search it are left out.
+    """
+
+    name: str
+    why: str
+    read_at: float | None
+
+    def __str__(self) -> str:
+        """Return a line for people.
+
+        >>> print(SourceTrouble("docs", "no corpus at /docs", 0.0))
+        no corpus at /docs; its passages of 1970-01-01 00:00 UTC are searched
+        """
+        if self.read_at is None:
+            return f"{self.why}; the arms that search it are left out"
+        read = datetime.fromtimestamp(self.read_at, UTC)
+        return f"{self.why}; its passages of {read:%Y-%m-%d %H:%M} UTC are searched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +97,77 @@ class CorpusSource:
         """Open it where it was read. Raises CorpusError."""
         return Corpus.open(self.folder, self.prefix)
 
+    def ingest_or_open(self, *, compare: bool = False, progress: Progress | None = None) -> Corpus:
+        """Read it, or open what was read of it before. Raises CorpusError if there is neither."""
+        note = self.folder / TROUBLE
+        try:
+            corpus = self.ingest(compare=compare, progress=progress)
+        except (CorpusError, OSError) as error:
+            with contextlib.suppress(OSError):  # a full disk, for example
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(str(error), encoding="utf-8", errors="backslashreplace")
+            former = self._open_former(compare=compare)
+            if former is None:
+                raise CorpusError(str(error)) from error
+            logger.warning("%s", SourceTrouble(self.folder.name, str(error), former.manifest.created_at))
+            return former
+        note.unlink(missing_ok=True)
+        return corpus
+
+    def find_trouble(self, why: str | None = None) -> SourceTrouble | None:
+        """Return why the source could not be read the last time, or why it cannot; None: it could be read."""
+        if why is None:
+            try:
+                why = (self.folder / TROUBLE).read_text(encoding="utf-8")
+            except OSError:
+                return None
+        former = self._open_former(compare=False)
+        return SourceTrouble(self.folder.name, why, None if former is None else former.manifest.created_at)
+
+    def _open_former(self, *, compare: bool) -> Corpus | None:
+        """Return the sound passages that were read from the same place, if there are any."""
+        if problems(self.folder, contents=compare):
+            return None
+        try:
+            corpus = self.open()
+        except CorpusError:
+            return None
+        places = {self.source, os.path.abspath(self.source), str(Path(self.source).resolve())}
+        read = Path(corpus.manifest.source)  # of a BEIR folder, the file in it
+        return corpus if {str(read), str(read.parent)} & places else None
+
 
 def ingest_all(
-    sources: Sequence[CorpusSource], *, compare: bool = False, progress: Progress | None = None
+    sources: Sequence[CorpusSource],
+    *,
+    compare: bool = False,
+    leave_out: bool = False,
+    progress: Progress | None = None,
 ) -> Corpus:
     """Read the corpora whose folders lack them, and return all corpora as one.
+
+    If a source cannot be read, the passages that were read of it before stand for it.
 
     Args:
         sources: The sources; if there are several, all have names. Without any, the corpus is empty.
         compare: Whether to compare existing corpora with their digests.
+        leave_out: Whether to leave out a source that was never read, as long as there is another one.
         progress: Called after every commit.
 
     Raises:
         CorpusError: A corpus cannot be read; the message names it.
     """
-    parts = [source.ingest(compare=compare, progress=progress) for source in sources]
-    return parts[0] if len(parts) == 1 and not parts[0].prefix else Corpora(parts)
+    parts, unread = list[Corpus](), list[str]()
+    for source in sources:
+        try:
+            parts.append(source.ingest_or_open(compare=compare, progress=progress))
+        except CorpusError as error:
+            unread.append(str(error))
+    if unread and not (leave_out and parts):
+        raise CorpusError("; ".join(unread))
+    for why in unread:
+        logger.warning("%s; the arms that search it are left out", why)
+    return parts[0] if len(sources) == 1 and not parts[0].prefix else Corpora(parts)
 
 
 class Corpora(Corpus):

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,7 @@ from armwise.arms.retrievers import (
     Meter,
     OpenTrained,
     Resources,
+    SourceAwayError,
     VersionedArm,
     build_versioned,
     no_selector,
@@ -122,6 +124,8 @@ class ArmHost:
         for name, specs in live().items():
             try:
                 self._build(name, specs)
+            except SourceAwayError as error:
+                logger.warning("%s", error)  # other arms answer until it can be read
             except ArmBuildError as error:
                 if arms.get(name) == specs:
                     raise
@@ -136,9 +140,10 @@ class ArmHost:
         """Return once the host is ready."""
 
     async def load(self, arms: Mapping[str, Specs]) -> None:
-        """Build arms, each with its members. Raises ArmBuildError."""
+        """Build arms, each with its members, unless their corpus could not be read. Raises ArmBuildError."""
         for name, specs in arms.items():
-            await self._build_in_thread(name, specs)
+            with suppress(SourceAwayError):
+                await self._build_in_thread(name, specs)
 
     async def search(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None, carried: str = ""
@@ -239,7 +244,8 @@ class ArmHost:
         """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
 
         def read() -> dict[str, Profile]:
-            return read_profiles(specs, spec, replace(self._resources, specs=specs))
+            readable = ArmGraph(specs).keep_readable(self._resources.corpus.names)
+            return read_profiles(readable, spec, replace(self._resources, specs=readable))
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reader, read)
@@ -268,7 +274,7 @@ class ArmHost:
     def _resources(self) -> Resources:
         settings, waiting = self._settings, Blocking(self._settings.limit_s)
         return Resources(
-            ingest_all(settings.corpora),
+            ingest_all(settings.corpora, leave_out=True),
             settings.indexes,
             settings.backbones,
             {},
@@ -291,10 +297,13 @@ class ArmHost:
         key = digest_arm(name, specs)
         if key not in self._arms:
             try:
-                resources = replace(self._resources, specs=specs)
+                resources, graph = replace(self._resources, specs=specs), ArmGraph(specs)
+                graph.require_readable(name, resources.corpus.names)
                 prepare(resources, [name])
                 arm = build_versioned(name, resources)
-                self._embedders.open(ArmGraph(specs).embeddings_of_texts(name))
+                self._embedders.open(graph.embeddings_of_texts(name))
+            except SourceAwayError:
+                raise
             except (
                 ArmError,
                 ArmSpecError,

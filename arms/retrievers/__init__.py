@@ -4,7 +4,7 @@ An arm is built by hand, such as `BM25Arm.open`, or from its description, by `bu
 """
 
 from . import catalog
-from .arm_graph import ArmGraph
+from .arm_graph import ArmGraph, SourceAwayError
 from .bm25 import BM25Arm, BM25Params
 from .build import build_arm, build_versioned, prepare
 from .catalog import ArmSpecError
@@ -79,6 +79,7 @@ __all__ = [
     "RerankedArm",
     "Resources",
     "SelectorSpec",
+    "SourceAwayError",
     "Stages",
     "VersionedArm",
     "build_arm",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from armwise.arms.base import ArmBuildError
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
 from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, CheckedArms, Kind
@@ -23,6 +24,10 @@ MOST_LEVELS = 8
 
 MOST_SEARCHES = 256
 """Largest number of searches of an arm and its members for a question, if each searches once."""
+
+
+class SourceAwayError(ArmBuildError):
+    """The arm searches a corpus that could not be read."""
 
 
 class _Size(NamedTuple):
@@ -194,6 +199,19 @@ class ArmGraph:
         """Return whether an arm itself needs a corpus: a kind of your own always may."""
         kind, _ = self.resolve(name)
         return kind.name not in KINDS.own or kind.searches_corpus or kind.holds_corpus
+
+    def named_corpora(self, name: str) -> frozenset[str]:
+        """Return the names of the corpora that an arm and its members name."""
+        return frozenset(spec.corpus for spec in self.closure(name).values() if spec.corpus is not None)
+
+    def require_readable(self, name: str, corpora: Collection[str]) -> None:
+        """Raise SourceAwayError if an arm names another corpus than these."""
+        if away := self.named_corpora(name) - {*corpora}:
+            raise SourceAwayError(f"arm {name!r}: corpus {min(away)!r} cannot be read")
+
+    def keep_readable(self, corpora: Collection[str]) -> dict[str, ArmSpec]:
+        """Return the arms that name no other corpora than these."""
+        return {name: spec for name, spec in self.specs.items() if self.named_corpora(name) <= {*corpora}}
 
     def corpora(self, name: str) -> frozenset[str] | None:
         """Return the names of the corpora that an arm and its members search; None: it searches elsewhere.

@@ -477,6 +477,10 @@ def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     assert "will be read from" in lines(checks.check_corpus(config))[0]
     ingest(source, config.corpus_sources[0].folder)
     assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.check_corpus(config))[0]
+    source.unlink()
+    said = lines(checks.check_corpus(config))[0]
+    assert said.startswith("note: corpus 'mine': no corpus at")
+    assert "its passages of 20" in said
 
 
 def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
@@ -513,7 +517,7 @@ def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
     found = lines(checks.check_corpus(config))
     assert [line.split(" has ")[0] for line in found[:1]] == ["fine: corpus 'docs'"]
     assert found[1].startswith("problem: corpus 'gone': no corpus at")
-    assert found[1].endswith("correct corpora.gone.source")
+    assert "correct corpora.gone.source, then run `armwise serve --replace`" in found[1]
     assert found[2].startswith("fine: corpus 'pay' has 1 passages")
     assert found[3:] == ["fine: 1 passages are restricted to some groups"]
     del sources["gone"]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,3 +213,88 @@ def test_the_chunking_of_a_source_cuts_every_format(tmp_path: Path) -> None:
     assert replace(source, chunking=Chunking()).ingest().ids() == ["a.txt#0", "b.html#0", "c.csv#7"], (
         "read again"
     )
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def blank(path: Path) -> None:
+    path.write_text("\n \n")
+
+
+def emptied(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def unreadable(path: Path) -> None:
+    path.write_bytes(b"\x00\xff" * 50)
+
+
+@pytest.mark.parametrize("lose", [gone, blank, emptied, unreadable])
+def test_what_was_read_of_a_source_before_stands_for_it_until_it_is_back(
+    sources: list[CorpusSource], lose: Callable[[Path], None]
+) -> None:
+    tickets, _ = sources
+    read_at = ingest_all(sources).part("tickets").manifest.created_at
+    assert tickets.find_trouble() is None
+    lose(Path(tickets.source))
+    assert ingest_all(sources).ids() == IDS
+    trouble = tickets.find_trouble()
+    assert trouble is not None
+    assert (trouble.name, trouble.read_at) == ("tickets", read_at)
+    assert trouble.why.startswith("corpus 'tickets': ")
+    if Path(tickets.source).is_dir():
+        Path(tickets.source).rmdir()
+    write(tickets.folder.parents[1], "tickets", ["c"])
+    assert ingest_all(sources).part("tickets").ids() == ["tickets/c"]
+    assert tickets.find_trouble() is None
+
+
+def damaged(source: CorpusSource) -> CorpusSource:
+    (source.folder / "passages.db").write_bytes(b"no database")
+    return source
+
+
+def of_another_place(source: CorpusSource) -> CorpusSource:
+    return replace(source, source=f"{source.source}.gz")
+
+
+def never_read(source: CorpusSource) -> CorpusSource:
+    return replace(source, folder=source.folder.with_name("other"))
+
+
+@pytest.mark.parametrize("change", [damaged, of_another_place, never_read])
+def test_a_source_of_which_nothing_sound_was_read_is_left_out_or_refused(
+    sources: list[CorpusSource], change: Callable[[CorpusSource], CorpusSource]
+) -> None:
+    tickets, docs = sources
+    ingest_all(sources)
+    Path(tickets.source).unlink()
+    tickets = change(tickets)
+    assert ingest_all([tickets, docs], leave_out=True).names == ("docs",)
+    trouble = tickets.find_trouble()
+    assert trouble is not None
+    assert trouble.read_at is None
+    with pytest.raises(CorpusError, match=f"corpus {tickets.folder.name!r}: no corpus at"):
+        ingest_all([tickets, docs])
+    with pytest.raises(CorpusError, match=f"corpus {tickets.folder.name!r}: no corpus at"):
+        ingest_all([tickets], leave_out=True)
+
+
+def test_all_sources_that_cannot_be_read_are_named_at_once(tmp_path: Path) -> None:
+    sources = [CorpusSource(str(tmp_path / name), tmp_path / name / "home", name) for name in ("a", "b")]
+    with pytest.raises(CorpusError, match=r"corpus 'home': no corpus at .*a.*; corpus 'home': .*b"):
+        ingest_all(sources, leave_out=True)
+
+
+def test_a_folder_in_the_beir_layout_keeps_what_was_read_of_it(tmp_path: Path) -> None:
+    (tmp_path / "beir").mkdir()
+    file = tmp_path / "beir/corpus.jsonl"
+    file.write_text('{"_id": "a", "text": "b"}\n')
+    source = CorpusSource(str(tmp_path / "beir"), tmp_path / "home", "one")
+    source.ingest_or_open()
+    file.unlink()
+    file.parent.rmdir()
+    assert source.ingest_or_open().ids() == ["one/a"]

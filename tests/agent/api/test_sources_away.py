@@ -1,0 +1,111 @@
+"""A source that cannot be read at the start: other arms answer, and the service says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from armwise.agent.config import parse
+from armwise.arms.corpus import CorpusError, ingest_all
+from tests.agent.asking import CHAT
+from tests.agent.fakes import CONFIG, Service
+
+ARMS: dict[str, Any] = {
+    "docs": {"kind": "bm25", "corpus": "docs"},
+    "tickets": {"kind": "bm25", "corpus": "tickets"},
+    "both": {"kind": "rrf", "params": {"arms": ["docs", "tickets"]}},
+    "none": {"kind": "none"},
+}
+
+
+def write(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.jsonl"
+    path.write_text(json.dumps({"id": "a", "text": f"{name} are here"}) + "\n")
+    return path
+
+
+def changes(folder: Path) -> dict[str, Any]:
+    corpora = {name: {"source": str(folder / f"{name}.jsonl")} for name in ("docs", "tickets")}
+    return {"corpora": corpora, "arms": ARMS, "home": str(folder / "home")}
+
+
+def read_sources(folder: Path) -> None:
+    """Do what a start does before the service is there."""
+    ingest_all(parse({**CONFIG, **changes(folder)}).corpus_sources, leave_out=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, "docs")
+    return tmp_path
+
+
+async def failures(service: Service) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await service.client.get("/ready")).json()["failed"]
+    return found
+
+
+async def test_arms_of_a_source_that_was_never_read_are_not_drawn(folder: Path) -> None:
+    read_sources(folder)
+    async with Service(folder, **changes(folder)).running() as service:
+        for _ in range(5):
+            answer = await service.client.post("/v1/chat/completions", json=CHAT)
+            record = (
+                await service.client.get(f"/v1/decisions/{answer.json()['agent']['decision_id']}")
+            ).json()
+            assert record["pmf"].keys() == {"docs", "none"}
+            assert sum(record["pmf"].values()) == pytest.approx(1.0)
+            assert record["masked"] == dict.fromkeys(("both", "tickets"), "source_away")
+        verified = (await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")).json()
+        assert verified["verified"], verified
+        forced = await service.client.post("/v1/chat/completions", json={**CHAT, "model": "arm/tickets"})
+        assert (forced.status_code, forced.json()["error"]["code"]) == (503, "not_ready")
+        (failure,) = await failures(service)
+        assert failure["work"] == "sources"
+        assert "corpus 'tickets': no corpus at" in failure["why"]
+        assert "--replace" in failure["remedy"]
+        assert "source cannot be read" in (await service.client.get("/console/arms")).text
+        assert "no corpus at" in (await service.client.get("/console/system")).text
+
+
+async def test_what_was_read_before_serves_and_its_age_is_shown(folder: Path) -> None:
+    tickets = write(folder, "tickets")
+    read_sources(folder)
+    tickets.write_text("")
+    read_sources(folder)
+    async with Service(folder, **changes(folder)).running() as service:
+        answer = await service.client.post("/v1/chat/completions", json={**CHAT, "model": "arm/tickets"})
+        assert answer.status_code == 200
+        (failure,) = await failures(service)
+        assert "has no passages; its passages of 20" in failure["why"]
+
+
+async def test_a_restart_takes_a_source_back_and_the_policy_keeps_what_it_learned(folder: Path) -> None:
+    tickets = write(folder, "tickets")
+    read_sources(folder)
+
+    async def learned() -> dict[str, Any]:
+        async with Service(folder, **changes(folder)).running() as service:
+            chat = {**CHAT, "model": "arm/tickets"} if not await failures(service) else CHAT
+            answer = await service.client.post("/v1/chat/completions", json=chat)
+            assert answer.status_code == 200
+            policy: dict[str, Any] = (await service.client.get("/v1/policy")).json()
+            return policy
+
+    before = await learned()
+    text = tickets.read_text()
+    tickets.unlink()
+    (folder / "home/corpora/tickets/passages.db").unlink()
+    read_sources(folder)
+    away = await learned()
+    tickets.write_text(text)
+    read_sources(folder)
+    after = await learned()
+    assert before["version"] == away["version"] == after["version"]
+
+
+def test_an_only_source_that_is_empty_stops_the_first_start(tmp_path: Path) -> None:
+    config = parse({**CONFIG, "home": str(tmp_path), "corpus": {"name": "mine", "source": str(tmp_path)}})
+    with pytest.raises(CorpusError, match=r"corpus .mine.: .* has no passages"):
+        ingest_all(config.corpus_sources, leave_out=True)
