@@ -21,7 +21,6 @@ class JobsHost:
     def __init__(self, config: AppConfig) -> None:
         begin(config.telemetry)
         self._clock = SteadyClock()
-        self._worker = this_process()
         self._opened = ExitStack()
         tasks: dict[Work, Callable[[], Task]] = {Work.EVALUATION: partial(self._evaluations, config)}
         if config.warm_start is not None:
@@ -35,28 +34,25 @@ class JobsHost:
         self._jobs.stop()
         self._opened.close()
 
-    def _store(self, config: AppConfig) -> Store:
-        """Open the log for a task."""
+    def _open(self, config: AppConfig) -> tuple[Store, Callable[[], bool]]:
+        """Open the log for a task; return it, and what says whether it may have changed."""
         store = Store(config.database_url, config.reward.join, self._clock)
-        return self._opened.enter_context(closing(store))
+        return self._opened.enter_context(closing(store)), ChangeWatch(store).is_due
 
     def _evaluations(self, config: AppConfig) -> Task:
-        config_digest, evaluate = digest_configuration(config), partial(evaluate_apart, config)
-        store = self._store(config)
-        changed = ChangeWatch(store).is_due
-        return Evaluations(
-            store, config_digest, self._worker, evaluate, self._clock, pauses_s=RETRIES_S, changed=changed
-        )
+        digest, evaluate = digest_configuration(config), partial(evaluate_apart, config)
+        store, changed = self._open(config)
+        known = store, digest, this_process(), evaluate, self._clock
+        return Evaluations(*known, pauses_s=RETRIES_S, changed=changed)
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:
-        store = self._store(config)
-        changed = ChangeWatch(store).is_due
+        store, changed = self._open(config)
         task: Task = load(WARM_STARTS)(store, config, since, clock=self._clock, changed=changed)
         return task
 
     def _canaries(self, config: AppConfig) -> Task:
-        store = self._store(config)
-        task: Task = load(CANARIES)(store, config, self._clock, ChangeWatch(store).is_due)
+        store, changed = self._open(config)
+        task: Task = load(CANARIES)(store, config, self._clock, changed)
         return task
 
     def check_health(self) -> None:
