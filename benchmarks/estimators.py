@@ -1,25 +1,38 @@
-"""Time our estimates and intervals, and those of obp beside them.
+"""Time our estimates, intervals, and a replay with a policy that learns, and those of obp.
 
-    python benchmarks/estimators.py [--rows 1000000] [--arms 10] [--obp /tmp/obp/bin/python]
+    python benchmarks/estimators.py [--rows 1000000] [--arms 10] [--decisions 100000]
+                                    [--obp /tmp/obp/bin/python] [--beside FOLDER]
 
 `--obp` is the Python of an environment that has obp; `benchmarks/obp_golden.py` says how
 to make one. Both sides read the same arrays, validate them and estimate the same six
 values; intervals are bootstraps with 100 resamples, ours with the points, obp's without.
 Times are of the processor, so that a busy machine does not blur them: run it with
 OMP_NUM_THREADS=1.
+
+In the replay, LinUCB decides so many `--decisions`, whose context is eight numbers, and
+learns from each; `ips` says what it earned. Ours is the verb `armwise replay --from FILE`,
+from its start to its end. obp has the arrays in memory, and its `run_bandit_simulation`
+learns only the decisions on which both agree. `--beside` is the folder of another
+checkout of Armwise, whose verb is timed too.
 """
 
 import argparse
 import json
+import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from time import process_time
+from typing import Any
 
 import numpy as np
 
 from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.events import Context, Cost, Decision, Example
+from armwise.feedback.jsonl import Header, write_export
 from armwise.feedback.ope import Sample, Terms, intervals
 from armwise.feedback.ope.estimators import (
     dm,
@@ -30,8 +43,14 @@ from armwise.feedback.ope.estimators import (
     switch_dr,
 )
 from armwise.feedback.ope.reward_model import cross_fit
+from armwise.feedback.reward import Metric, RewardRule
 
 RESAMPLES, RUNS = 100, 5
+
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0, clip=(0.0, 1.0))
+
+DIM = 8
+"""Numbers in the context of a decision of the replay."""
 
 
 def invent(n: int, n_arms: int, rng: np.random.Generator) -> dict[str, Floats | Integers]:
@@ -59,6 +78,59 @@ def points(log: dict[str, Floats | Integers]) -> dict[str, float]:
     return {terms.estimator: terms.value for terms in four(log)}
 
 
+def write_log(path: Path, log: dict[str, Floats | Integers], contexts: Floats) -> None:
+    """Write a log as an export."""
+    arms = tuple(f"arm{number}" for number in range(log["p_target"].shape[1]))
+    columns = (log[name].tolist() for name in ("drawn", "p_log", "reward"))
+    rows = zip(*columns, contexts.tolist(), strict=True)
+
+    def examples() -> Iterator[Example]:
+        for seq, (drawn, p, reward, context) in enumerate(rows, start=1):
+            seen = Context(f"question {seq}", {}, tuple(context))
+            at, until = float(seq), seq + RULE.wait_s
+            made = Decision(
+                f"d{seq}", seen, arms, tuple(p), arms[drawn], "uniform", 1, decided_at=at, deadline=until
+            )
+            yield Example(seq, made, Cost(), {"right": reward})
+
+    with path.open("wb") as file:
+        write_export(examples(), file, Header(written_at=0.0, arms=arms, reward=RULE))
+
+
+def time_verb(path: Path, checkout: Path) -> float:
+    """Return the processor time of `armwise replay` of an export by LinUCB, seconds."""
+    words = ["replay", "--from", str(path), "--policy", "policy:{kind: linucb}", "--estimator", "ips"]
+    before = getrusage(RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, "-m", "armwise", *words],
+        check=True,
+        capture_output=True,
+        cwd=path.parent,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+    )
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def compare_replays(n: int, n_arms: int, python: str | None, beside: Path | None) -> None:
+    """Print what a replay of so many decisions takes, by a policy that learns."""
+    rng = np.random.default_rng(2010)
+    log, contexts = invent(n, n_arms, rng), rng.standard_normal((n, DIM))
+    log["p_log"] = np.full((n, n_arms), 1.0 / n_arms)
+    log["drawn"], log["propensity"] = rng.integers(n_arms, size=n), log["p_log"][:, 0]
+    with tempfile.TemporaryDirectory() as folder:
+        write_log(Path(folder) / "log.jsonl", log, contexts)
+        here = Path(__file__).parents[1]
+        ours_s = time_verb(Path(folder) / "log.jsonl", here)
+        other_s = None if beside is None else time_verb(Path(folder) / "log.jsonl", beside)
+    theirs_s = None
+    if python:
+        theirs_s = float(time_obp(python, {**log, "context": contexts})["replay_s"])
+    report(f"replay of {n:,} decisions by LinUCB", ours_s, theirs_s)
+    if other_s is not None:
+        print(f"the same by {beside}: {other_s:.3f} s, {other_s / ours_s:.1f} x")
+
+
 def best_of(runs: int, call: Callable[[], object]) -> float:
     """Return the least processor time of several runs, seconds."""
     times = []
@@ -69,7 +141,7 @@ def best_of(runs: int, call: Callable[[], object]) -> float:
     return min(times)
 
 
-def time_obp(python: str, log: dict[str, Floats | Integers]) -> dict[str, object]:
+def time_obp(python: str, log: dict[str, Floats | Integers]) -> dict[str, Any]:
     """Let obp's environment time the same arrays."""
     with tempfile.TemporaryDirectory() as folder:
         for name, array in log.items():
@@ -121,6 +193,9 @@ if __name__ == "__main__":
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--arms", type=int, default=10)
+    parser.add_argument("--decisions", type=int, default=100_000)
+    parser.add_argument("--beside", type=Path, help="folder of another checkout of Armwise")
     parser.add_argument("--obp", help="Python of an environment that has obp")
     given = parser.parse_args()
     main(given.rows, given.arms, given.obp)
+    compare_replays(given.decisions, given.arms, given.obp, given.beside)

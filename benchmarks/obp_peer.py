@@ -26,6 +26,31 @@ def best_of(runs, call):
     return min(times), answer
 
 
+def time_replay(log):
+    """Return the processor time of a replay by LinUCB and its value by ips, seconds."""
+    from obp import ope
+    from obp.policy import LinUCB
+    from obp.simulator import run_bandit_simulation
+
+    n, n_arms = log["p_target"].shape
+    feedback = {
+        "n_rounds": n,
+        "n_actions": n_arms,
+        "context": log["context"],
+        "action": log["drawn"],
+        "reward": log["reward"],
+        "pscore": log["propensity"],
+        "position": np.zeros(n, dtype=int),
+    }
+    start = process_time()
+    policy = LinUCB(dim=log["context"].shape[1], n_actions=n_arms, epsilon=0.0)
+    chosen = run_bandit_simulation(bandit_feedback=feedback, policy=policy)
+    estimator = ope.InverseProbabilityWeighting(estimator_name="ips")
+    evaluation = ope.OffPolicyEvaluation(bandit_feedback=feedback, ope_estimators=[estimator])
+    evaluation.estimate_policy_values(action_dist=chosen)
+    return process_time() - start
+
+
 def main(folder, resamples, runs):
     """Print the times and values."""
     warnings.simplefilter("ignore")
@@ -33,6 +58,9 @@ def main(folder, resamples, runs):
 
     log = {path.stem: np.load(path) for path in Path(folder).glob("*.npy")}
     n, n_arms = log["p_target"].shape
+    if "context" in log:
+        print(json.dumps({"replay_s": time_replay(log)}))
+        return
     feedback = {
         "n_rounds": n,
         "n_actions": n_arms,

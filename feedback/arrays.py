@@ -1,5 +1,7 @@
 """Array types, tolerances and checks that the estimators share."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,8 +11,40 @@ Integers = NDArray[np.int64]
 
 Flags = NDArray[np.bool_]
 
+BLOCK = 1 << 16
+"""Rows that are processed at once where a matrix of intermediate results would be as large as the log."""
+
 TOLERANCE = 1e-6
 """Largest deviation of the sum of a distribution from 1 (some policies keep float32)."""
+
+
+class Growing:
+    """An array that rows are appended to in place: parts that are joined at the end are in memory twice."""
+
+    def __init__(self) -> None:
+        self._rows: NDArray[Any] = np.zeros(0)
+        self._n = 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Append rows, shape (n,) or (n, width); earlier rows get zeros where they were narrower."""
+        if not self._n:
+            self._rows = rows.copy()
+        elif rows.shape[1:] != self._rows.shape[1:]:
+            wider = np.zeros((self._n, *rows.shape[1:]), dtype=rows.dtype)
+            wider[:, : self._rows.shape[1]] = self._rows[: self._n]
+            self._rows = wider
+        end = self._n + len(rows)
+        if end > len(self._rows):
+            self._rows.resize((max(end, len(self._rows) * 9 // 8), *rows.shape[1:]), refcheck=False)
+        self._rows[self._n : end] = rows
+        self._n = end
+
+    def take(self) -> NDArray[Any]:
+        """Return all rows; the array is empty afterwards."""
+        rows, self._rows = self._rows, np.zeros(0)
+        rows.resize((self._n, *rows.shape[1:]), refcheck=False)
+        self._n = 0
+        return rows
 
 
 def take_drawn(p: Floats, drawn: Integers) -> Floats:

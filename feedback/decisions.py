@@ -331,9 +331,9 @@ def encode(values: Integers) -> Integers:
     [0, 1, 0, 2]
     """
     _, first, code = np.unique(values, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
+    rank = np.empty(len(first), dtype=np.int32)  # in a long log, codes take a good part of the memory
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[code]
+    return cast(Integers, rank[code])
 
 
 def tabulate(

@@ -11,8 +11,9 @@ A candidate that learns decides before it learns (progressive validation). Those
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -47,7 +48,7 @@ from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress
-from armwise.feedback.arrays import TOLERANCE, Flags, Floats
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Growing
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, LogFilter, featurize, stack
 from armwise.feedback.decisions import Selection, format_time
 from armwise.feedback.events import Example
@@ -60,7 +61,7 @@ from armwise.feedback.ope import (
     Evaluation,
     Predictions,
     Verdict,
-    evaluate,
+    evaluate_each,
     gate,
     judge,
 )
@@ -91,7 +92,7 @@ class Target:
     Attributes:
         name: Name of the candidate.
         about: Description, in a sentence.
-        p: The distribution of each row, shape (n, n_arms); uniform in rows outside `kept`.
+        make: Returns the distribution of each row, shape (n, n_arms); uniform in rows outside `kept`.
         kept: Whether it is evaluated on a row, shape (n,).
         left_out: Number of rows that it is not evaluated on, by reason.
         notes: Remarks; a sentence each.
@@ -101,12 +102,17 @@ class Target:
 
     name: str
     about: str
-    p: Floats
+    make: Callable[[], Floats]
     kept: Flags
     left_out: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     share: float = 0.0
+
+    @property
+    def p(self) -> Floats:
+        """The distribution of each row, computed at each access if that needs no context."""
+        return self.make()
 
 
 # -- the loop ----------------------------------------------------------------------------------------
@@ -120,6 +126,7 @@ def play(
     on_progress: Progress,
     *,
     describes: bool = False,
+    cluster: str = "question",
 ) -> tuple[Log, list[Target]]:
     """Let candidates decide the rows of a log that can be evaluated, and learn its examples.
 
@@ -130,17 +137,19 @@ def play(
         selection: Which decisions are rows; candidates learn from the others too.
         on_progress: Called with the progress.
         describes: Whether to compute features of the rows.
+        cluster: What rows of an observation share.
 
     Raises:
         EmptyLogError: No decision can be evaluated.
         CandidateError: A candidate cannot decide, or cannot learn.
     """
-    rows = LogFilter(selection, source.settled.before)
+    rows = LogFilter(selection, source.settled.before, {"question", cluster})
     plays = [_Play(candidate) for candidate in candidates]
-    seqs, features = [], []
+    seqs, features = Growing(), []
     for table, examples in source.blocks(rule, selection, on_progress, contexts=bool(plays) or describes):
-        seqs.append(rows.add(table))
-        row_of = dict(zip(seqs[-1].tolist(), range(len(seqs[-1])), strict=True))
+        kept = rows.add(table)
+        seqs.append(kept)
+        row_of = dict(zip(kept.tolist(), range(len(kept)), strict=True))
         for each in plays:
             each.begin(len(row_of), rows.column)
         contexts = []
@@ -149,14 +158,19 @@ def play(
             for each in plays:
                 each.take(block, rewards, row_of)
             contexts += [example.decision.context for example in block if example.seq in row_of]
+        for each in plays:
+            each.end()
         if contexts and describes:
             features.append(featurize(contexts))
-    columns, seq = rows.take_kept(), np.concatenate(seqs)
-    described = stack(features) if describes else None
-    log = Log(
-        **columns, describe=None if described is None else lambda at: described[np.searchsorted(seq, at)]
-    )
-    return log, [each.target(log, np.searchsorted(seq, log.seq)) for each in plays]
+    log = Log(**rows.take_kept())
+    # rows without a propensity are dropped at the end if others have one
+    seq = seqs.take()
+    seq = log.seq if len(seq) == len(log) else seq
+    places = slice(None) if seq is log.seq else np.searchsorted(seq, log.seq)
+    if describes:
+        described = stack(features)
+        log = replace(log, describe=lambda at: described[np.searchsorted(seq, at)])
+    return log, [each.target(log, places) for each in plays]
 
 
 def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -177,14 +191,19 @@ class _Play:
 
     def __init__(self, candidate: Candidate) -> None:
         self._candidate, self._left_out = candidate, Counter[str]()
-        self._p, self._kept = list[Floats](), list[Flags]()
+        self._p, self._kept = Growing(), Growing()
+        self._rows: tuple[Floats, Flags] = np.zeros((0, 0)), np.zeros(0, dtype=np.bool_)  # of this block
         self._column: Mapping[str, int] = {}
 
     def begin(self, n: int, column: Mapping[str, int]) -> None:
-        """Add rows to be decided."""
-        self._p.append(np.zeros((n, len(column))))
-        self._kept.append(np.zeros(n, dtype=np.bool_))
-        self._column = column
+        """Begin a block of rows."""
+        self._rows, self._column = (np.zeros((n, len(column))), np.zeros(n, dtype=np.bool_)), column
+
+    def end(self) -> None:
+        """End a block of rows."""
+        p, kept = self._rows
+        self._p.append(p)
+        self._kept.append(kept)
 
     def take(
         self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
@@ -222,24 +241,20 @@ class _Play:
         if reason:
             self._left_out[reason] += 1
         else:
-            self._p[-1][row, [self._column[arm] for arm in arms]] = p
-            self._kept[-1][row] = True
+            of_rows, kept = self._rows
+            of_rows[row, [self._column[arm] for arm in arms]] = p
+            kept[row] = True
 
-    def target(self, log: Log, rows: Any) -> Target:
+    def target(self, log: Log, places: Any) -> Target:
         """Return the target on the rows of a log, given their places among those that were decided."""
         candidate = self._candidate
-        p = np.zeros((sum(map(len, self._p)), len(log.arms)))
-        start = 0
-        for part in self._p:
-            p[start : start + len(part), : part.shape[1]] = part
-            start += len(part)
-        self._p.clear()
-        p, kept = p[rows], np.concatenate(self._kept)[rows]
-        p[~kept] = uniform(log, ~kept)
+        p, kept = self._p.take()[places], self._kept.take()[places]
+        if not kept.all():
+            p[~kept] = uniform(log, ~kept)
         return Target(
             candidate.name,
             candidate.about,
-            p,
+            lambda: p,
             kept,
             dict(self._left_out.most_common()),
             (*_notes(candidate.arms, log.arms), *candidate.notes()),
@@ -260,24 +275,29 @@ def plain_target(log: Log, named: CandidateName) -> Target:
     n, about = len(log), PLAIN[named.kind].format(named.argument)
     everywhere = np.ones(n, dtype=np.bool_)
     if named.kind is CandidateKind.SERVED:
-        if log.p_log is not None:
-            return Target(named.name, about, log.p_log, everywhere)
+        if (p_log := log.p_log) is not None:
+            return Target(named.name, about, lambda: p_log, everywhere)
         known = log.has_propensities
         reason = (
             "only the probability of the drawn arm is on record" if known else "no propensity is on record"
         )
-        return Target(named.name, about, uniform(log), ~everywhere, {reason: n})
+        return Target(named.name, about, partial(uniform, log), ~everywhere, {reason: n})
     if named.kind is CandidateKind.UNIFORM:
-        return Target(named.name, about, uniform(log), everywhere)
+        return Target(named.name, about, partial(uniform, log), everywhere)
     if named.argument not in log.arms:
         raise CandidateError(
             f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
         )
     kept = log.eligible(named.argument)
-    p = uniform(log)
-    p[kept] = np.eye(len(log.arms))[log.column[named.argument]]
     left_out = {} if kept.all() else {"the arm could not have been drawn": int(n - kept.sum())}
-    return Target(named.name, about, p, kept, left_out)
+    return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
+
+
+def _only(log: Log, arm: str) -> Floats:
+    """Return the distribution that draws an arm wherever it was eligible, shape (n, n_arms)."""
+    p = uniform(log)
+    p[log.eligible(arm)] = np.eye(len(log.arms))[log.column[arm]]
+    return p
 
 
 def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
@@ -328,6 +348,7 @@ def replay(
             selection,
             progress,
             describes=predicts and request.reward_model == "ridge",
+            cluster="question" if request.cluster == "none" else request.cluster,
         )
     except EmptyLogError as error:
         wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"
@@ -343,9 +364,20 @@ def replay(
     rng, checked = np.random.default_rng(request.seed), None
     if request.gate:
         checked = RecomputedCheck() if store is None else recompute(store, config, log, rng, progress)
-    found = evaluate(
+    known = None
+    if checked is not None and store is not None:
+        numbers, of = np.unique(log.version, return_inverse=True)
+        positions = versions.positions(store, rule.join, set(numbers.tolist()))
+        known = np.array([positions.get(number, 0) for number in numbers.tolist()])[of]
+    results = {}
+    for target in targets:
+        verdict = None
+        if checked is not None and target is not targets[0]:
+            verdict = _verdict(config, rule, log, target, checked, known)
+        results[target.name] = _describe(target, verdict)
+    for name, found in evaluate_each(
         log,
-        {target.name: target.p for target in targets if target.kept.any()},
+        {target.name: target.make for target in targets if target.kept.any()},
         np.random.default_rng(request.seed),
         kept={target.name: target.kept for target in targets},
         baseline=baseline,
@@ -355,17 +387,9 @@ def replay(
         reward_model=request.reward_model,
         cluster=None if request.cluster == "none" else request.cluster,
         progress=progress,
-    )
-    known = None
-    if checked is not None and store is not None:
-        positions = versions.positions(store, rule.join, set(log.version.tolist()))
-        known = np.array([positions.get(number, 0) for number in log.version.tolist()])
-    results = []
-    for target in targets:
-        verdict = None
-        if checked is not None and target is not targets[0]:
-            verdict = _verdict(config, rule, log, target, checked, known)
-        results.append(_result(target, found.get(target.name), verdict, served=target is targets[0]))
+    ):
+        _add_estimates(results[name], found, served=name == targets[0].name)
+        del found  # its columns are as long as the log, and so are the next candidate's
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.count_unlearned())  # of the entire log, regardless of time
@@ -388,7 +412,7 @@ def replay(
         earned=float(log.reward.mean()),
         drawn=dict(zip(log.arms, drawn.tolist(), strict=True)),
         arm_colours={arm: at for at, arm in enumerate(() if store is None else arm_sets.list_defined(store))},
-        candidates=results,
+        candidates=list(results.values()),
         assumptions=[
             *source.remarks(rule),
             *_provenance(log),
@@ -465,22 +489,29 @@ def _verdict(
     return {**document, "canary_share": target.share} if target.share else document
 
 
-def _result(
-    target: Target, found: Evaluation | None, verdict: dict[str, Any] | None, *, served: bool
-) -> CandidateResult:
-    drawn = found is not None and bool(found.weight.any())
+def _describe(target: Target, verdict: dict[str, Any] | None) -> CandidateResult:
+    """Return the results of a candidate before its estimates."""
     return CandidateResult(
         name=target.name,
         about=target.about,
-        rows=0 if found is None else len(found.log),
+        rows=0,
         excluded=dict(target.left_out),
         notes=list(target.notes),
-        estimates=[] if found is None else [_estimated(each, _doubt(found.log)) for each in found.estimates],
-        weights=describe_weights(found, served=served) if found is not None and drawn else None,
-        shares={} if found is None else {each.arm: each.target for each in found.diagnostics.overlap},
-        over_time=over_time(found.log, found.weight) if found is not None and drawn else [],
+        estimates=[],
+        weights=None,
+        shares={},
+        over_time=[],
         verdict=verdict,
     )
+
+
+def _add_estimates(result: CandidateResult, found: Evaluation, *, served: bool) -> None:
+    result["rows"] = len(found.log)
+    result["estimates"] = [_estimated(each, _doubt(found.log)) for each in found.estimates]
+    result["shares"] = {each.arm: each.target for each in found.diagnostics.overlap}
+    if found.weight.any():
+        result["weights"] = describe_weights(found, served=served)
+        result["over_time"] = over_time(found.log, found.weight)
 
 
 def _doubt(log: Log) -> str:

@@ -10,8 +10,8 @@ Both go through three steps, in the order of this file:
     Log          the kept rows
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.feedback.arrays import (
+    BLOCK,
     TOLERANCE,
     Flags,
     Floats,
+    Growing,
     Integers,
     refuse,
     refuse_unless_distributions,
@@ -73,6 +75,10 @@ _SAME = 1e-9
 """Largest difference of a propensity from the entry of its distribution."""
 
 
+CLUSTERS = {"question": "questions", "episode": "episodes", "user": "users"}
+"""Kinds of clusters, whose rows are one observation: the attribute of `Log` with their codes, by name."""
+
+
 class EmptyLogError(ValueError):
     """No decision can be evaluated; the message names the selection and the contents of the log."""
 
@@ -86,16 +92,21 @@ class LogFilter:
     Args:
         selection: Which decisions are selected.
         settled: Time before which rewards are final, seconds since the epoch; later decisions are left out.
+        clusters: Names out of `CLUSTERS`, `question` among them: which codes the log has.
 
     Attributes:
         column: The column of each arm so far.
     """
 
-    def __init__(self, selection: Selection, settled: float = np.inf) -> None:
+    def __init__(
+        self, selection: Selection, settled: float = np.inf, clusters: Collection[str] = tuple(CLUSTERS)
+    ) -> None:
         self._selection, self._settled = selection, settled
+        self._clusters = [CLUSTERS[what] for what in clusters]
         self._excluded: Counter[str] = Counter()
         self.column: dict[str, int] = {}
-        self._parts: list[dict[str, NDArray[np.generic]]] = []
+        self._columns: defaultdict[str, Growing] = defaultdict(Growing)
+        self._n = 0
         self._whole = True  # whether every distribution that was kept is known whole
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
@@ -122,10 +133,12 @@ class LogFilter:
         self._whole = self._whole and not (alone | none)[rows].any()
         places = np.where(none, 0, batch.start + place)[rows]
         p = batch.p[places] if len(batch.p) else np.zeros(len(rows))
-        part = _part(self.column, batch, rows, np.where(none[rows], np.nan, p))
+        self._n += len(rows)
+        part = _part(self.column, batch, rows, np.where(none[rows], np.nan, p), self._clusters)
         if self._whole:
             part["p_log"] = batch.distributions(rows, self.column)
-        self._parts.append(part)
+        for name, values in part.items():
+            self._columns[name].append(values)
         return batch.seq[rows]
 
     def take_kept(self) -> dict[str, Any]:
@@ -134,34 +147,22 @@ class LogFilter:
         Raises:
             EmptyLogError: All rows were left out.
         """
-        n = sum(len(part["seq"]) for part in self._parts)
-        if not n:
+        if not self._n:
             raise EmptyLogError(self._nothing(self._sort_excluded()))
-        p_log = self._distributions() if self._whole else None
-        names = ("drawn", "propensity", "reward", *CLUSTERS.values(), "seq", "at", "version", "estimated")
-        column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
-        self._parts.clear()
+        p_log = self._columns.pop("p_log").take() if self._whole else None
+        self._columns.pop("p_log", None)
+        column = {name: values.take() for name, values in self._columns.items()}
         unknown = np.isnan(column["propensity"])
         if unknown.any() and not unknown.all():
             self._excluded[NO_PROPENSITY] += int(unknown.sum())
             column = {name: values[~unknown] for name, values in column.items()}
-        column |= {name: encode(column[name]) for name in CLUSTERS.values()}
+        column |= {name: encode(column[name]) for name in self._clusters}
         estimated = int(column.pop("estimated").sum())
         about = {"arms": tuple(self.column), "p_log": p_log, "excluded": self._sort_excluded()}
         return {**about, **column, "estimated": estimated}
 
     def _sort_excluded(self) -> dict[str, int]:
         return dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
-
-    def _distributions(self) -> Floats:
-        """Move the distributions from the parts into one array, with a column for each arm."""
-        p_log = np.zeros((sum(len(part["seq"]) for part in self._parts), len(self.column)))
-        start = 0
-        for part in self._parts:
-            p = part.pop("p_log")
-            p_log[start : start + len(p), : p.shape[1]] = p
-            start += len(p)
-        return p_log
 
     def _nothing(self, excluded: Mapping[str, int]) -> str:
         if not self._seen:
@@ -174,20 +175,23 @@ class LogFilter:
 
 
 def _part(
-    columns: Mapping[str, int], batch: Decisions, rows: Integers, propensity: Floats
+    columns: Mapping[str, int],
+    batch: Decisions,
+    rows: Integers,
+    propensity: Floats,
+    clusters: Sequence[str],
 ) -> dict[str, NDArray[np.generic]]:
     """Return some rows of a batch as columns of a log."""
-    column = np.array([columns.get(key.drawn, -1) for key in batch.draw.values])
+    column = np.array([columns.get(key.drawn, -1) for key in batch.draw.values], dtype=np.int32)
+    codes = {"questions": batch.question, "episodes": batch.episode, "users": batch.user}
     return {
+        **{name: codes[name][rows] for name in clusters},
         "drawn": column[batch.draw.codes[rows]],
         "propensity": propensity,
         "reward": batch.reward[rows],
-        "questions": batch.question[rows],
-        "episodes": batch.episode[rows],
-        "users": batch.user[rows],
         "seq": batch.seq[rows],
         "at": batch.at[rows],
-        "version": batch.version[rows],
+        "version": batch.version[rows].astype(np.int32),
         "estimated": batch.draw.each(_is_estimated)[rows],
     }
 
@@ -245,9 +249,6 @@ def _renumber(codes: Integers) -> Integers:
 
 # -- the log ---------------------------------------------------------------------------------------
 
-
-CLUSTERS = {"question": "questions", "episode": "episodes", "user": "users"}
-"""Kinds of clusters, whose rows are one observation: the attribute of `Log` with their codes, by name."""
 
 Describe = Callable[[Integers], Any]
 """Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
@@ -436,12 +437,16 @@ class Log:
         if not self.has_propensities:
             return np.zeros(len(self))
         # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
-        weight = take_drawn(p_target, self.drawn) / self.propensity
-        if self.p_log is None:
-            ratio = p_target / self.propensity[:, np.newaxis]
-        else:
-            ratio = np.divide(p_target, self.p_log, out=np.zeros_like(p_target), where=self.p_log > 0.0)
-        reach: Floats = np.maximum(ratio.max(axis=1), weight)
+        reach: Floats = take_drawn(p_target, self.drawn) / self.propensity
+        for begin in range(0, len(self), BLOCK):
+            here = slice(begin, begin + BLOCK)
+            target = p_target[here]
+            if self.p_log is None:
+                ratio = target / self.propensity[here, np.newaxis]
+            else:
+                log = self.p_log[here]
+                ratio = np.divide(target, log, out=np.zeros_like(target), where=log > 0.0)
+            reach[here] = np.maximum(ratio.max(axis=1), reach[here])
         return reach
 
     @classmethod

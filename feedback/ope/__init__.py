@@ -32,6 +32,7 @@ from .evaluation import (
     EstimatorResult,
     Evaluation,
     evaluate,
+    evaluate_each,
     predict,
 )
 from .from_arrays import evaluate_arrays
@@ -76,6 +77,7 @@ __all__ = [
     "estimators_table",
     "evaluate",
     "evaluate_arrays",
+    "evaluate_each",
     "evaluation",
     "gate",
     "intervals",

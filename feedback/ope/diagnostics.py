@@ -6,11 +6,11 @@ but shows here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 
-from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.arrays import BLOCK, Floats, Integers
 from armwise.feedback.ope.sample import Sample, effective_size
 
 
@@ -157,7 +157,11 @@ def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | N
 
 def _error_of_draws(p_target: Floats, p_log: Floats) -> float:
     """Return the standard deviation of the mean weight of independent draws from `p_log`."""
-    drawable = np.where(p_log > 0.0, p_target, 0.0)
-    ratio = np.divide(drawable, p_log, out=np.zeros_like(p_log), where=p_log > 0.0)
-    away = ratio - drawable.sum(axis=1, keepdims=True)
-    return float(np.sqrt((p_log * away * away).sum())) / len(p_log)
+    squares = 0.0
+    for begin in range(0, len(p_log), BLOCK):
+        target, log = p_target[begin : begin + BLOCK], p_log[begin : begin + BLOCK]
+        drawable = np.where(log > 0.0, target, 0.0)
+        ratio = np.divide(drawable, log, out=np.zeros_like(log), where=log > 0.0)
+        away = ratio - drawable.sum(axis=1, keepdims=True)
+        squares += float((log * away * away).sum())
+    return sqrt(squares) / len(p_log)

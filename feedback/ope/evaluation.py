@@ -8,13 +8,14 @@ A target that was trained on the rows it is evaluated on is overestimated: train
 Predictions of rewards, the baseline and resamples are computed once for all targets.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
-from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse_unless_distributions
+from armwise.feedback.arrays import BLOCK, TOLERANCE, Flags, Floats, Integers, refuse_unless_distributions
 from armwise.feedback.dataset import Log, ProgressCallback
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import Diagnostics, diagnose
@@ -180,9 +181,7 @@ def present_figures(target: TargetSample, baseline: TargetSample | None, request
     least, most = request.reward_range
     span = most - least
     weighted = target.log.has_propensities
-    differs = baseline is not None and not (
-        weighted and np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
-    )
+    differs = baseline is not None and not (weighted and _is_close(target.weight, baseline.weight))
     n = _independent(target.log.questions, target.weight if weighted else None)
     estimates = {}
     for name, (value, beyond) in figures(target, baseline, request).items():
@@ -191,6 +190,14 @@ def present_figures(target: TargetSample, baseline: TargetSample | None, request
             beyond and _present(beyond, (-span, span), n if differs else inf, request.level),
         )
     return estimates
+
+
+def _is_close(one: Floats, other: Floats) -> bool:
+    """Return whether no weight differs by more than `TOLERANCE`."""
+    return all(
+        (np.abs(one[begin : begin + BLOCK] - other[begin : begin + BLOCK]) <= TOLERANCE).all()
+        for begin in range(0, len(one), BLOCK)
+    )
 
 
 def _independent(groups: Integers, weight: Floats | None) -> float:
@@ -356,6 +363,16 @@ def evaluate(
     log: Log,
     targets: Mapping[str, Floats],
     rng: np.random.Generator,
+    **options: Any,
+) -> dict[str, Evaluation]:
+    """Return the evaluation of each target by name; the arguments are those of `evaluate_each`."""
+    return dict(evaluate_each(log, targets, rng, **options))
+
+
+def evaluate_each(
+    log: Log,
+    targets: Mapping[str, Floats | Callable[[], Floats]],
+    rng: np.random.Generator,
     *,
     kept: Mapping[str, Flags] | None = None,
     baseline: str | None = None,
@@ -368,15 +385,16 @@ def evaluate(
     resamples: int = 1000,
     cluster: str | None = DEFAULT_CLUSTER,
     progress: ProgressCallback | None = None,
-) -> dict[str, Evaluation]:
-    """Estimate what target policies would have earned, and how they differ from the baseline.
+) -> Iterator[tuple[str, Evaluation]]:
+    """Estimate what each target policy would have earned, and how it differs from the baseline.
 
     A target that draws arms which the log could not draw gets no estimates, as they would ignore these arms.
     With a declared `reward_range`, estimates and intervals are passed through `intervals.present`.
 
     Args:
         log: The decisions of the logging policy.
-        targets: The distributions of each target, shape (n, n_arms), by name.
+        targets: The distributions of each target, shape (n, n_arms), by name; or a function that returns
+            them, so that those of a long log need not be in memory together.
         rng: Source of the folds and of the resamples, which are the same for all targets.
         kept: Rows that a target is evaluated on, shape (n,), at least one, by target; by default all.
         baseline: The target that others are compared with; None: the logging policy.
@@ -410,26 +428,36 @@ def evaluate(
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
     compute_figures = figures if reward_range is None else present_figures
-    against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
+    against, shared = log.p_log, everywhere
+    if baseline is not None:
+        against, shared = _look_up(targets, baseline), rows[baseline]
     evaluator = _TargetEvaluation(log, chosen, q_hat, against)
-    evaluations = {}
-    for done, (name, p_target) in enumerate(targets.items(), start=1):
+
+    def compare(name: str) -> Evaluation:
+        p_target = against if name == baseline and against is not None else _look_up(targets, name)
         if p_target.shape != (len(log), len(log.arms)):
             raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
         refuse_unless_distributions(name, p_target)
-        target_terms, both = evaluator.at(p_target, rows[name]), rows[name] & shared
+        found, both = evaluator.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
-            values = compute_figures(target_terms.target, None, request)
+            values = compute_figures(found.target, None, request)
         elif np.array_equal(both, rows[name]):
-            values = compute_figures(target_terms.target, evaluator.baseline(both), request)
+            values = compute_figures(found.target, evaluator.baseline(both), request)
         else:
             beyond = compute_figures(evaluator.at(p_target, both).target, evaluator.baseline(both), request)
-            alone = compute_figures(target_terms.target, None, request)
+            alone = compute_figures(found.target, None, request)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
-        evaluations[name] = target_terms.evaluation(estimators, values)
+        return found.evaluation(estimators, values)
+
+    for done, name in enumerate(targets, start=1):
+        yield name, compare(name)
         if progress:
             progress("evaluating", done, len(targets))
-    return evaluations
+
+
+def _look_up(targets: Mapping[str, Floats | Callable[[], Floats]], name: str) -> Floats:
+    target = targets[name]
+    return target() if callable(target) else target
 
 
 def predict(log: Log, rng: np.random.Generator, model: Model = "ridge") -> Floats:
@@ -534,7 +562,7 @@ class _TargetEvaluation:
             target = self.at(self._against, rows).target
             return replace(target, served=self._against is self._log.p_log)
         log = self._log if rows.all() else self._log.where(rows)
-        ones = np.ones(len(log))
+        ones: Floats = np.broadcast_to(1.0, len(log))
         terms = {each.name: Terms(each.name, log.reward, ones, ones) for each in self._estimators}
         return TargetSample(log, ones, ones, terms, served=True)
 

@@ -124,7 +124,7 @@ def test_units_in_several_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatc
     [
         ([0, 2, 2], 4, (0.1, 0.1), "start of a unit must be rising"),
         ([0, 4], 4, (0.1, 0.1), "start of a unit must be rising, below 4"),
-        ([1, 2], 4, (0.1, 0.1), "the first unit starts at row 0"),
+        ([1, 2], 4, (0.1, 0.1), "the first unit must start at row 0"),
         ([0, 1], 2, (0.1, 0.1), "rows of a unit must be at most 2, got 3 at row 1"),
         ([0, 1], 3, (0.1, 0.0), "errors must be in"),
         ([0, 1], 3, (1.0, 0.1), "errors must be in"),
