@@ -40,7 +40,6 @@ from armwise.agent.evaluation.report import (
     Document,
     Estimated,
     Interval,
-    Stretch,
     Weights,
     covers,
 )
@@ -80,9 +79,6 @@ PLAIN = {
     CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
 }
 """Candidates without a context, with their descriptions."""
-
-LEARNERS = (CandidateKind.CONFIGURED, CandidateKind.RECIPE, CandidateKind.POLICY)
-"""Candidates that learn as the log is replayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -417,7 +413,7 @@ def replay(
             *source.remarks(rule),
             *_provenance(log),
             *_remarks_on_cluster(request, log),
-            *_assumptions([parse_name(name) for name in names], checked, log),
+            *_note_recomputed(checked),
             *_note_unsettled(settled, len(log), rule.wait_time),
         ],
     )
@@ -500,7 +496,6 @@ def _describe(target: Target, verdict: dict[str, Any] | None) -> CandidateResult
         estimates=[],
         weights=None,
         shares={},
-        over_time=[],
         verdict=verdict,
     )
 
@@ -511,7 +506,6 @@ def _add_estimates(result: CandidateResult, found: Evaluation, *, served: bool) 
     result["shares"] = {each.arm: each.target for each in found.diagnostics.overlap}
     if found.weight.any():
         result["weights"] = describe_weights(found, served=served)
-        result["over_time"] = over_time(found.log, found.weight)
 
 
 def _doubt(log: Log) -> str:
@@ -578,24 +572,6 @@ def _warnings(found: Evaluation) -> Iterator[str]:
             f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "
             "logged propensities may be wrong."
         )
-
-
-STRETCHES, FEWEST = 12, 25
-"""Most stretches of a log, and fewest rows in each."""
-
-
-def over_time(log: Log, weight: Floats) -> list[Stretch]:
-    """Return the value along the log, in stretches of equally many rows, by the weight of each row."""
-    pieces = np.array_split(np.arange(len(log)), max(1, min(STRETCHES, len(log) // FEWEST)))
-    return [
-        Stretch(
-            since=float(log.at[rows].min()),
-            until=float(log.at[rows].max()),
-            rows=len(rows),
-            value=float(weight[rows] @ log.reward[rows] / weight[rows].sum()) if weight[rows].any() else None,
-        )
-        for rows in pieces
-    ]
 
 
 REFUSED = (
@@ -673,25 +649,11 @@ def _digest(log: Log) -> str:
     return digest.hexdigest()
 
 
-def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | None, log: Log) -> Iterator[str]:
-    """Yield the assumptions of the estimates."""
-    yield (
-        "Values are measured on explored turns that succeeded and got feedback. The others are assumed to be "
-        "missing at random."
-    )
-    if log.has_propensities and not log.estimated:
-        yield (
-            "Arms were drawn with the logged propensities, and rewards depend on the question and the drawn "
-            "arm, not on earlier draws."
-        )
+def _note_recomputed(checked: RecomputedCheck | None) -> Iterator[str]:
+    """Yield how many of the recomputed distributions differed."""
     if checked is not None:
         again = f"{checked.checked:,} distributions were recomputed, and {checked.mismatched:,} differed"
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
-    if any(candidate.kind in LEARNERS for candidate in candidates):
-        yield (
-            "A learning candidate returns its distribution for each decision before it learns from it; "
-            "decisions that are not selected, and labels, are only learned from."
-        )
 
 
 def _note_unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:

@@ -6,35 +6,25 @@ The document is plain JSON: `armwise replay -o replay.json` writes it, and
 
 import json
 import shlex
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from itertools import accumulate, cycle, zip_longest
-from typing import TYPE_CHECKING, Any, TypedDict
-from zlib import crc32
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Any, TypedDict
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from armwise.agent.configuration_file import CONFIG
-from armwise.agent.evaluation.candidates import BASELINE, CandidateKind
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import (
     COLOURS,
-    GREY,
-    GRID,
-    INK,
     PALETTE,
-    draw_svg,
     fill_template,
     format_counts,
     moment,
     write_further,
 )
 from armwise.feedback.ope import ESTIMATORS, intervals
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Interval(TypedDict):
@@ -106,15 +96,6 @@ class Weights(TypedDict):
     warnings: list[str]
 
 
-class Stretch(TypedDict):
-    """The self-normalised value on consecutive rows, from a time to another; None: all weights are 0."""
-
-    since: float
-    until: float
-    rows: int
-    value: float | None
-
-
 class CandidateResult(TypedDict):
     """The results of one candidate.
 
@@ -127,7 +108,6 @@ class CandidateResult(TypedDict):
         estimates: The result of each estimator.
         weights: The importance weights; None if all are 0.
         shares: How often it draws each arm, summing to 1; empty if no row is left.
-        over_time: Values along the log, in order.
         verdict: Verdict of the gate, if it was requested.
     """
 
@@ -139,7 +119,6 @@ class CandidateResult(TypedDict):
     estimates: list[Estimated]
     weights: Weights | None
     shares: dict[str, float]
-    over_time: list[Stretch]
     verdict: dict[str, Any] | None
 
 
@@ -326,266 +305,64 @@ def write_ends(interval: Interval) -> str:
 # -- the page ----------------------------------------------------------------------------------------
 
 
-MOST_LINES = 8
-"""Most candidates in one plot."""
+def colour_arms(document: Document) -> dict[str, str]:
+    """Return the colour of each arm as a page writes it: that of the console."""
+    usual = {arm: number for number, arm in enumerate(document["drawn"])}
+    numbers = usual | document["arm_colours"]
+    return {arm: COLOURS[PALETTE[number % len(PALETTE)]] for arm, number in numbers.items()}
 
-OTHERS = "others"
 
+def find_axis(found: Iterable[Interval | None], mark: float) -> tuple[float, float]:
+    """Return the ends of an axis that shows intervals and a mark.
 
-def short(name: str, most: int = 30) -> str:
-    """Truncate a name that is too long for a plot.
-
-    >>> short("policy:{kind: linucb}", 12)
-    'policy:{kin…'
+    >>> find_axis([{"value": 0.25, "low": -0.5, "high": 1.0, "kind": "normal"}, None], 1.5)
+    (-0.5, 1.5)
     """
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    ends = [end for each in found if each is not None for end in (each["low"], each["high"])]
+    low, high = min(*ends, mark, mark), max(*ends, mark, mark)
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def colour_arms(report: Document) -> dict[str, str]:
-    """Return the colour of each arm: that of the console."""
-    usual = {arm: number for number, arm in enumerate(report["drawn"])}
-    return {arm: PALETTE[number % len(PALETTE)] for arm, number in (usual | report["arm_colours"]).items()}
+def draw_trail(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the gate knew along the log as points of a drawing of 600 by 120; None: it knew nothing."""
+    trail, margin = verdict.get("trail", []), (verdict["figures"] or {}).get("margin", 0.0)
+    if not trail:
+        return None
+    # the first bounds are so low that they would flatten all others
+    settled = [point["low"] for point in trail[len(trail) // 5 :]]
+    low, high = min(*settled, margin, margin) - 0.05, max(trail[-1]["gain"], margin) + 0.15
 
+    def place(value: float) -> float:
+        return float(120.0 * (high - min(high, max(low, value))) / (high - low))
 
-def colour_candidates(report: Document) -> dict[str, str]:
-    """Return the colour of each candidate: that of its arm, of what was served, or one that no arm has.
+    def line(name: str) -> str:
+        last = trail[-1]["n"]
+        return " ".join(f"{600 * point['n'] / last:.1f},{place(point[name]):.1f}" for point in trail)
 
-    The name decides which of the colours that no arm has, so that another report has the same one, unless
-    another candidate has it already.
-    """
-    arms = colour_arms(report)
-    found = {BASELINE: INK, "uniform": GREY} | {f"{CandidateKind.FIXED}:{arm}": arms[arm] for arm in arms}
-    for candidate in report["candidates"]:
-        if candidate["name"] not in found:
-            coloured = PALETTE[:-1]  # its last is nearly grey
-            begin = crc32(candidate["name"].encode()) % len(coloured)
-            order = (*coloured[begin:], *coloured[:begin])
-            free = [colour for colour in order if colour not in found.values()]
-            found[candidate["name"]] = (free or order)[0]
-    return {candidate["name"]: found[candidate["name"]] for candidate in report["candidates"]}
-
-
-MARKERS = "osD^vP*X"
-"""Shapes of points: of estimators, and of candidates in plots along the log, beside their colours."""
-
-
-def values(report: Document) -> "Figure":
-    """Draw the value of each candidate by each estimator, and the difference to the baseline."""
-    shown = [candidate for candidate in report["candidates"] if find_headline(candidate) is not None]
-    names = list(
-        dict.fromkeys(estimate["estimator"] for candidate in shown for estimate in candidate["estimates"])
-    )
-    figure = _figure(0.7 + sum(0.24 + 0.13 * len(candidate["estimates"]) for candidate in shown))
-    value, difference = figure.subplots(1, 2, sharey=True)
-    markers, colours = dict(zip(names, cycle(MARKERS))), colour_candidates(report)
-    step = 0.7 / max(1, len(names))
-    for place, candidate in enumerate(shown):
-        for number, estimate in enumerate(candidate["estimates"]):
-            at = place + (number - (len(candidate["estimates"]) - 1) / 2) * step
-            style = "-" if estimate["covers"] else ":"
-            look = colours[candidate["name"]], style, markers[estimate["estimator"]]
-            _interval(value, at, estimate["value"], *look, estimate["estimator"])
-            _interval(difference, at, estimate["difference"], *look)
-    value.axvline(report["earned"], color=GREY, linestyle=":", linewidth=1.2, zorder=0)
-    difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
-    value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
-    difference.set_title(
-        f"Gain over {short(report['request']['baseline'])}", loc="left", fontsize=10, color=INK
-    )
-    value.set_yticks(range(len(shown)), [short(candidate["name"]) for candidate in shown])
-    value.set_ylim(len(shown) - 0.5, -0.5)
-    for axes in (value, difference):
-        _plain(axes, "x")
-    from matplotlib.lines import Line2D
-
-    handles, labels = value.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(
-        [Line2D([], [], color=INK, marker=handle.get_marker(), linestyle="") for handle in unique.values()],
-        unique,
-        loc="outside lower center",
-        ncols=6,
-        fontsize=9,
-        frameon=False,
-        labelcolor=INK,
-    )
-    return figure
-
-
-def over_time(report: Document) -> "Figure":
-    """Draw the value of the candidates along the log."""
-    figure = _figure(3.6)
-    axes: Any = figure.subplots()
-    dated = report["last_at"] > report["first_at"]
-    colours = colour_candidates(report)
-    for number, candidate in enumerate(_foremost(report, MOST_LINES)):
-        ends = accumulate(stretch["rows"] for stretch in candidate["over_time"])
-        points = [
-            (
-                datetime.fromtimestamp((stretch["since"] + stretch["until"]) / 2, UTC) if dated else end,
-                stretch["value"],
-            )
-            for end, stretch in zip(ends, candidate["over_time"], strict=True)
-            if stretch["value"] is not None
-        ]
-        along, mean_rewards = zip(*points, strict=True) if points else ((), ())
-        axes.plot(
-            along,
-            mean_rewards,
-            marker=MARKERS[number],
-            markersize=4,
-            linewidth=1.4 if number else 2.4,
-            color=colours[candidate["name"]],
-            label=short(candidate["name"]),
-        )
-    axes.set_xlabel("When it was decided, UTC" if dated else "Decisions", color=INK, fontsize=9)
-    axes.set_ylabel("Mean reward, self-normalised", color=INK, fontsize=9)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
-    _plain(axes, "y")
-    return figure
-
-
-def evidence(report: Document) -> "Figure":
-    """Draw the estimated gain and its lower bound along the log."""
-    figure = _figure(3.2)
-    axes: Any = figure.subplots()
-    colours = colour_candidates(report)
-    trails = [
-        (candidate["name"], trail) for candidate in report["candidates"] if (trail := draw_trail(candidate))
-    ]
-    for number, (name, trail) in enumerate(trails[:MOST_LINES]):
-        rows, colour = [point["n"] for point in trail], colours[name]
-        marked = {"marker": MARKERS[number], "markevery": (len(trail) - 1, 1), "markersize": 4}
-        axes.plot(
-            rows, [point["low"] for point in trail], color=colour, linewidth=1.8, label=short(name), **marked
-        )
-        axes.plot(rows, [point["gain"] for point in trail], color=colour, linewidth=0.9, linestyle="--")
-    margin = next(
-        candidate["verdict"]["figures"]["margin"]
-        for candidate in report["candidates"]
-        if draw_trail(candidate) and candidate["verdict"]
-    )
-    axes.axhline(margin, color=GREY, linestyle=":", linewidth=1.2)
-    # The first bounds are so low that they would flatten all others.
-    settled = [point["low"] for _, trail in trails for point in trail[len(trail) // 5 :]]
-    ends = [point["gain"] for _, trail in trails for point in trail[-1:]]
-    axes.set_ylim(min(*settled, *ends, margin) - 0.05, max(*ends, margin) + 0.15)
-    axes.set_xlabel("Decisions", color=INK, fontsize=9)
-    axes.set_ylabel(f"Gain over {short(BASELINE)}: estimated (dashed), proved", color=INK, fontsize=9)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
-    _plain(axes, "y")
-    return figure
-
-
-def draw_trail(one: CandidateResult) -> list[dict[str, float]]:
-    """Return the trail of the gate; empty without a verdict or without decisions."""
-    return [] if one["verdict"] is None else list(one["verdict"].get("trail", []))
-
-
-def shares(report: Document) -> "Figure":
-    """Draw how often each arm was drawn, and how often each candidate would draw it."""
-    rows = {
-        "drawn": report["drawn"],
-        **{
-            candidate["name"]: candidate["shares"]
-            for candidate in report["candidates"]
-            if candidate["shares"]
-        },
-    }
-    arms = sorted(report["drawn"], key=lambda arm: -max(row.get(arm, 0.0) for row in rows.values()))
-    first = arms if len(arms) <= len(PALETTE) else arms[: len(PALETTE) - 1]
-    colours = {arm: colour for arm, colour in colour_arms(report).items() if arm in first}
-    figure = _figure(0.9 + 0.34 * len(rows))
-    axes = figure.subplots()
-    for place, row in enumerate(rows.values()):
-        left = 0.0
-        for arm, colour in colours.items():
-            axes.barh(place, row.get(arm, 0.0), 0.7, left=left, color=colour)
-            left += row.get(arm, 0.0)
-        if left < 1.0 - 1e-9 and len(first) < len(arms):
-            axes.barh(place, 1.0 - left, 0.7, left=left, color=GREY)
-    axes.set_yticks(range(len(rows)), [short(name) for name in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0.0, 1.0)
-    axes.xaxis.set_major_formatter("{x:.0%}")
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=colour, label=short(arm, 20)) for arm, colour in colours.items()]
-    if len(first) < len(arms):
-        handles.append(Patch(color=GREY, label=OTHERS))
-    axes.legend(
-        handles=handles,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        fontsize=9,
-        frameon=False,
-        labelcolor=INK,
-    )
-    _plain(axes, "x")
-    return figure
-
-
-def _foremost(report: Document, most: int) -> list[CandidateResult]:
-    """Return the baseline and the candidates with the best estimates, in their order."""
-    baseline, *others = report["candidates"]
-    best = sorted(others, key=lambda candidate: -_headline_value(candidate))[: most - 1]
-    return [baseline, *(candidate for candidate in others if candidate in best)]
-
-
-def _headline_value(candidate: CandidateResult) -> float:
-    headline = find_headline(candidate)
-    return (
-        headline["value"]["value"]
-        if headline is not None and headline["value"] is not None
-        else float("-inf")
-    )
-
-
-def _interval(
-    axes: Any,
-    at: float,
-    interval: Interval | None,
-    colour: str,
-    style: str,
-    marker: str,
-    label: str | None = None,
-) -> None:
-    if interval is not None:
-        axes.hlines(at, interval["low"], interval["high"], color=colour, linewidth=1.6, linestyle=style)
-        axes.plot(interval["value"], at, marker, color=colour, markersize=4, label=label)
-
-
-def _figure(height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(9.0, max(1.6, height)), layout="constrained")
-
-
-def _plain(axes: Any, grid: str) -> None:
-    """Remove frame lines and add a grid."""
-    axes.spines[["top", "right"]].set_visible(False)
-    for spine in axes.spines.values():
-        spine.set_color(GREY)
-    axes.tick_params(colors=INK, labelsize=8, color=GREY)
-    axes.grid(axis=grid, color=GRID)
-    axes.set_axisbelow(True)
+    return {"gain": line("gain"), "low": line("low"), "margin": place(margin), "n": trail[-1]["n"]}
 
 
 def make_page(document: Document) -> str:
     """Return a document as a self-contained HTML page."""
     shown = EvaluationRequest.model_validate(document["request"])
+    every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
+    judged = [candidate for candidate in document["candidates"] if candidate["verdict"] is not None]
     return fill_template(
         "evaluation.html",
-        _pictures(document),
+        {},
+        axes={
+            "value": find_axis((estimate["value"] for estimate in every), document["earned"]),
+            "difference": find_axis((estimate["difference"] for estimate in every), 0.0),
+        },
+        trails={one["name"]: draw_trail(one["verdict"]) for one in judged if one["verdict"] is not None},
         report=document,
         window=f"{moment(document['first_at'])} to {moment(document['last_at'])}",
         summary=summary(document),
         command=command(shown, "" if "://" in document["source"] else document["source"], document["config"]),
         request=_format_json(document["request"]),
         reward=_format_json(document["reward"]),
-        colours={name: COLOURS[colour] for name, colour in colour_candidates(document).items()},
-        arm_colours={arm: COLOURS[colour] for arm, colour in colour_arms(document).items()},
-        judged=[candidate for candidate in document["candidates"] if candidate["verdict"] is not None],
+        arm_colours=colour_arms(document),
+        judged=judged,
         no_row=NO_ROW,
         uncovered=list_uncovered(document),
         biased=explain_bias(document),
@@ -697,18 +474,6 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
         words += [option, str(value)] if value != same else []
     words += ["--gate"] if request.gate else []
     return shlex.join([*words, *(["--from", export] if export else [])])
-
-
-def _pictures(report: Document) -> dict[str, str]:
-    """Return the plots that have data."""
-    drawn = {"shares": (shares, "Arm shares")}
-    if any(find_headline(candidate) for candidate in report["candidates"]):
-        drawn["estimates"] = (values, "Value of each candidate with intervals")
-    if any(len(candidate["over_time"]) > 1 for candidate in report["candidates"]):
-        drawn["over_time"] = (over_time, "Value of each candidate over time")
-    if any(map(draw_trail, report["candidates"])):
-        drawn["evidence"] = (evidence, "What the gate knew along the log")
-    return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}
 
 
 def _format_json(document: object) -> str:

@@ -9,7 +9,6 @@ from io import StringIO
 from math import floor
 from pathlib import Path
 from typing import Any, cast
-from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
@@ -23,24 +22,18 @@ from armwise.agent.evaluation.report import (
     Document,
     Estimated,
     Interval,
-    Stretch,
     Weights,
     colour_arms,
-    colour_candidates,
     command,
     covers,
-    evidence,
+    draw_trail,
     find_headline,
     list_footnotes,
     make_page,
     make_table,
-    over_time,
-    shares,
     summary,
-    values,
 )
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.reporting import GREY, INK, PALETTE, draw_svg
 from armwise.agent.reporting.plain_text import visible
 from armwise.feedback.log import Store
 
@@ -86,9 +79,6 @@ def candidate(
             effective_n=321.4, largest=12.5, mean=1.01, mean_error=0.03, arms=covered, warnings=[]
         ),
         shares=dict.fromkeys(arms, 1 / len(arms)),
-        over_time=[
-            Stretch(since=day * DAY, until=(day + 1) * DAY, rows=100, value=value) for day in range(12)
-        ],
         verdict=None,
     )
     return but(judged, **changes)
@@ -126,7 +116,7 @@ def a_report(*candidates: CandidateResult, **changes: Any) -> Document:
 
 
 BETTER, WORSE = candidate("fixed:dense", 0.5, 0.2), candidate("uniform", 0.25, -0.02)
-NEVER = candidate("fixed:none", 0.0, 0.0, estimates=[], weights=None, over_time=[])
+NEVER = candidate("fixed:none", 0.0, 0.0, estimates=[], weights=None)
 HELD = {
     "verdict": "hold",
     "promote": False,
@@ -325,28 +315,34 @@ def test_a_gain_is_shown_where_its_interval_is_above_zero(low: float, *, shown: 
     assert ("would have earned" in said) == shown
 
 
-@pytest.mark.parametrize("draw", [values, over_time, shares, evidence])
-def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
-    names = (EVIL, "policy:{kind: linucb, params: {alpha: 0.5, and: more}}")
-    picture = draw_svg(
-        a_report(*(candidate(name, 0.4, 0.1, verdict=HELD) for name in names)), draw, "a picture"
-    )
-    # a page needs no namespaces, a parser of XML does
-    root = ET.fromstring(picture.replace("<svg", '<svg xmlns:xlink="x"', 1))
-    assert root.attrib["aria-label"] == "a picture"
-    assert "width" not in root.attrib
+@pytest.mark.slow
+def test_the_page_draws_intervals_shares_and_what_the_gate_knew() -> None:
+    page = Page(make_page(a_report(but(BETTER, verdict=HELD), but(WORSE, verdict=UNHEARD))))
+    assert page.tags.count("circle") == 3 * 3 + 2 * 3, "each value, and each difference of the others"
+    assert page.tags.count("polyline") == 2, "as estimated and as proved, of the one that has a trail"
+    numbers = [
+        float(value) for name, value in page.attributes if name in ("x", "cx", "width") and value[0].isdigit()
+    ]
+    assert all(0.0 <= number <= 120.0 for number in numbers)
+    assert page.tags.count("rect") >= 4 * len(ARMS)
 
 
-def test_an_arm_has_its_colour_of_the_console_and_so_has_the_candidate_that_always_draws_it() -> None:
+def test_the_trail_of_the_gate_is_drawn_from_its_first_decision_to_its_last() -> None:
+    drawn = draw_trail(HELD)
+    assert drawn is not None
+    points = [tuple(map(float, point.split(","))) for point in drawn["low"].split()]
+    assert (len(points), points[-1][0], drawn["n"]) == (29, 600.0, 29)
+    heights = [y for _, y in points]
+    assert heights == sorted(heights, reverse=True), "the bound rises"
+    assert 0.0 <= min(heights) < drawn["margin"] <= 120.0
+    assert draw_trail(UNHEARD) is None
+
+
+def test_an_arm_has_its_colour_of_the_console() -> None:
     report = a_report(BETTER, WORSE, arm_colours={"dense": 0, "gone": 1, "none": 2, "bm25": 14})
-    assert colour_arms(report) == {
-        "dense": PALETTE[0],
-        "gone": PALETTE[1],
-        "none": PALETTE[2],
-        "bm25": PALETTE[2],
-    }
-    assert colour_candidates(report) == {"served": INK, "fixed:dense": PALETTE[0], "uniform": GREY}
-    assert {*colour_arms(a_report()).values()} == {*PALETTE[:3]}, "an older report has its arms in order"
+    expected = {"dense": 0, "gone": 1, "none": 2, "bm25": 2}
+    assert colour_arms(report) == {arm: f"var(--c{number})" for arm, number in expected.items()}
+    assert [*colour_arms(a_report()).values()] == ["var(--c0)", "var(--c1)", "var(--c2)"]
 
 
 REQUESTS = [

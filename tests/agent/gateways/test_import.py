@@ -233,7 +233,6 @@ def test_without_propensities_only_the_direct_model_is_used(unknown: Path, confi
             "by the direct model only, because the log has no propensities"
         ]
         assert one["weights"] is None
-        assert one["over_time"] == []
         (each,) = one["estimates"]
         assert each["value"]["low"] < each["value"]["value"] < each["value"]["high"]
         assert 0.0 <= each["value"]["low"] < each["value"]["high"] <= 1.0
