@@ -36,8 +36,7 @@ from armwise.agent.lab.warmstart.canary import (
 from armwise.agent.policies import Exploration
 from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
-from armwise.feedback.ope import GateSpec, judge
-from armwise.feedback.ope.gate import WaitingEvidence
+from armwise.feedback.ope import GateSpec, Verdict, judge
 
 ARMS, FLOOR, MOVED = ("a", "b", "c", "d"), 0.02, 0.2
 
@@ -45,6 +44,9 @@ SPEC = GateSpec(level=0.975)
 """Half of the error of the default, as a candidate has two judgements."""
 
 GAINS = (0.02, 0.05, 0.1)
+
+SOON, LATE = 5, 400
+"""Decisions after which there is news of one, and of one whose news come late."""
 
 Quality = Callable[[Integers, Floats], Floats]
 """Position of decisions, and whether the candidate chooses otherwise, both (n,) -> chance of a reward of each
@@ -58,7 +60,7 @@ class World:
     Attributes:
         quality: Chance that each arm is right.
         moved: Share of the questions on which the candidate chooses the second arm.
-        late: Whether news of one kind come late: 400 decisions in the place of 5.
+        late: Whether news of one kind come late. The wait time is as long.
     """
 
     quality: Quality
@@ -123,43 +125,36 @@ class Course:
             (self.p_target, candidate),
             (self.drawn, drawn),
             (self.reward, reward),
-            (self.heard, at + np.where(late, 400.0, 5.0)),
+            (self.heard, at + np.where(late, LATE, SOON)),
         ):
             column.append(values)
         self.n += rows
 
     def verdict(self) -> dict[str, object]:
-        """Return what the gate says now, as the service sees it: what is not heard of waits."""
+        """Return what the gate says now, of the decisions whose wait time has passed."""
         p_log, p_target = np.concatenate(self.p_log), np.concatenate(self.p_target)
         drawn, reward, heard = (np.concatenate(column) for column in (self.drawn, self.reward, self.heard))
-        at, here = np.arange(self.n), heard < self.n
-        order = np.argsort(heard[here], kind="stable")  # the training log is in the order of the news
-        learned = np.searchsorted(np.sort(heard), at, side="left")  # how long it was when each was decided
-        seq = np.empty(len(order), dtype=np.int64)
-        seq[order] = np.arange(1, len(order) + 1)
-        rows = np.flatnonzero(here)[order]
+        n, at = max(0, self.n - (LATE if self.world.late else SOON)), np.arange(self.n)
+        if not n:
+            return Verdict(False, ("No decision is settled yet.",), None, (), undecided=True).document()
+        seq = np.argsort(np.argsort(heard, kind="stable")) + 1  # the training log is in the order of the news
         log = Log(
             arms=ARMS,
-            drawn=drawn[rows],
-            propensity=take_drawn(p_log, drawn)[rows],
-            reward=reward[rows],
-            questions=np.arange(len(rows)),
-            seq=np.arange(1, len(rows) + 1),
-            at=at[rows].astype(np.float64),
-            version=np.zeros(len(rows), dtype=np.int64),
-            p_log=p_log[rows],
-        )
-        rest = ~here
-        waiting = WaitingEvidence(
-            at[rest].astype(np.float64), drawn[rest], p_log[rest], p_target[rest], learned[rest]
+            drawn=drawn[:n],
+            propensity=take_drawn(p_log, drawn)[:n],
+            reward=reward[:n],
+            questions=np.arange(n),
+            seq=seq[:n],
+            at=at[:n].astype(np.float64),
+            version=np.zeros(n, dtype=np.int64),
+            p_log=p_log[:n],
         )
         return judge(
             SPEC,
             log,
-            p_target[rows],
+            p_target[:n],
             reward_range=(0.0, 1.0),
-            waiting=waiting,
-            known=learned[rows],
+            known=np.searchsorted(np.sort(heard), at[:n], side="left"),
             checked=SPEC.least_checked,
         ).document()
 

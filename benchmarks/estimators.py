@@ -11,7 +11,7 @@ OMP_NUM_THREADS=1.
 
 In the replay, LinUCB decides so many `--decisions`, whose context is eight numbers, and
 learns from each; `ips` says what it earned. Ours is the verb `armwise replay --from FILE`,
-from its start to its end. obp has the arrays in memory, and its `run_bandit_simulation`
+from its start to its end. obp has the arrays in memory, and its `run_bandit_replay`
 learns only the decisions on which both agree. `--beside` is the folder of another
 checkout of Armwise, whose verb is timed too.
 """
@@ -32,7 +32,7 @@ import numpy as np
 
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.events import Context, Cost, Decision, Example
-from armwise.feedback.jsonl import Header, write_export
+from armwise.feedback.jsonl import Header, export_lines
 from armwise.feedback.ope import Sample, Terms, intervals
 from armwise.feedback.ope.estimators import (
     dm,
@@ -93,8 +93,11 @@ def write_log(path: Path, log: dict[str, Floats | Integers], contexts: Floats) -
             )
             yield Example(seq, made, Cost(), {"right": reward})
 
-    with path.open("wb") as file:
-        write_export(examples(), file, Header(written_at=0.0, arms=arms, reward=RULE))
+    header = Header(written_at=0.0, arms=arms, reward=RULE)
+    _, *lines = export_lines(examples(), header)
+    # only what differs from the defaults, so that other versions read it too
+    first = {"format": header.format, "schema": header.number, **header.model_dump(exclude_defaults=True)}
+    path.write_bytes(json.dumps(first).encode() + b"\n" + b"".join(lines))
 
 
 def time_verb(path: Path, checkout: Path) -> float:

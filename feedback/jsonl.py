@@ -17,7 +17,7 @@ continue those of the earlier one.
 import gzip
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -101,11 +101,13 @@ def read_headers(path: Path) -> Iterator[Header]:
         raise ExchangeError(f"{path} is empty: expected the first line of an export")
 
 
-def read_export(path: Path) -> Iterator[Example]:
+def read_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterator[Example]:
     """Yield the examples of the exports in a file, in order, with one in memory at a time.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
+        wanted: Whether the line of a number, from 1 on, is read; others but the first of each export are
+            skipped. By default all are read.
 
     Raises:
         ExchangeError: The file cannot be read, is truncated, has a line that is not an example, is of a
@@ -126,6 +128,8 @@ def read_export(path: Path) -> Iterator[Example]:
             raise ExchangeError(
                 f"{where}: an export begins here, but the one above has not ended: it was cut off"
             )
+        elif count and not wanted(number):
+            count += 1
         else:
             example = _example(line, where)
             if count == 0:

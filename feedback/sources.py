@@ -36,7 +36,7 @@ from armwise.feedback.decisions import (
 )
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example, FeedbackKind
-from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers
+from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers, read_lines
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -87,7 +87,7 @@ class TrainingLog(Protocol):
     ) -> Iterator[Decisions]:
         """Yield decisions with all that is on record of their draws, as an audit reads them.
 
-        Of a long log in a database, about `CHECKED` decisions in pages that are evenly spread.
+        Of a long log, about `CHECKED` decisions in pages that are evenly spread.
 
         Args:
             rule: The rule of their rewards.
@@ -220,7 +220,9 @@ class ExportSource(TrainingLog):
         self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
     ) -> Iterator[Decisions]:
         begin, end, done = -inf if since is None else since, inf if until is None else until, 0
-        examples = (one for one in read_export(self._path) if begin <= one.decision.decided_at < end)
+        step = PAGE * max(1, sum(1 for _ in read_lines(self._path)) // CHECKED)
+        some = read_export(self._path, lambda number: number % step < PAGE)
+        examples = (one for one in some if begin <= one.decision.decided_at < end)
         for part in tabulate(examples, rule, settled=self.settled.before):
             yield part
             done += len(part)
