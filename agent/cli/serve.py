@@ -27,8 +27,6 @@ from armwise.arms.local_ray import cluster_problem, private_folder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from armwise.agent.config import AppConfig
-
 
 def serve(
     documents: Annotated[
@@ -120,7 +118,9 @@ def serve(
 def _serve_on_ray(
     config: Path, announce: "Callable[[str, Path | None], bool]", require_free: "Callable[[str, int], None]"
 ) -> int:
-    settings, address = _load(config), read_listening_address(config)  # what is wrong is said before all else
+    from armwise.agent.config import load
+
+    settings, address = load(config), read_listening_address(config)  # what is wrong is said before all else
     require_free(*address)
     from armwise.agent.cli.preparation import check_service
     from armwise.agent.cli.start_ray import haproxy_binary, serve_on_ray
@@ -167,17 +167,12 @@ def _announce_cluster(*, cold: bool) -> None:
     )
 
 
-def _load(config: Path) -> "AppConfig":
-    from armwise.agent.config import load
-
-    return load(config)
-
-
 def _prepare(config: Path) -> None:
     from armwise.agent.cli.first_start import build_service
     from armwise.agent.cli.preparation import check_service
+    from armwise.agent.config import load
 
-    settings, address = _load(config), read_listening_address(config)
+    settings, address = load(config), read_listening_address(config)
     folder = None if (run := os.environ.get(RUN_FOLDER)) is None else Path(run)
     if folder is None:  # else the process that serves has checked it
         require_free_port(*address, f"set http_options.port in {config} to a free port")
