@@ -185,17 +185,16 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
     Returns:
         Whether all are live; False where the arms were replaced by others meanwhile, which are left alone.
     """
+    prepare(config, on_progress)
     with closing(Store(config.database_url)) as store:
-        before = arm_sets.live(store)
-        prepare(config, on_progress)
-        now = arm_sets.live(store)
-        if stay := (now and now.seq) != (before and before.seq):
-            console.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
-        else:
+        live = arm_sets.live(store)
+        if ours := live is not None and live.seq == _read_last(config):
             _make_live(store, list(config.actions), config)
             console.print(f"Arms now: {', '.join(sorted(config.actions))}", **PLAIN)
-        (config.home_path / UNDER_WAY).unlink(missing_ok=True)
-        return not stay
+        else:
+            console.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
+    (config.home_path / UNDER_WAY).unlink(missing_ok=True)
+    return ours
 
 
 @contextmanager

@@ -237,6 +237,15 @@ def test_arms_that_an_operator_has_put_in_place_meanwhile_are_left(
     assert not begun(config), "nor at the next start"
 
 
+def test_arms_that_were_replaced_before_anything_else_was_built_are_left(
+    config: AppConfig, store: Store
+) -> None:
+    begun(config)
+    arm_sets.replace(store, ["none"], config.arm_documents)
+    assert not first_start.enter(config.resolve_places(), nothing)
+    assert live(store) == ["none"]
+
+
 def written(document: dict[str, Any], folder: Path) -> str:
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
