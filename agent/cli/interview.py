@@ -164,7 +164,10 @@ def _ask_worth(llms: Mapping[str, dict[str, Any]]) -> float:
     specs = {name: _read_spec(settings) for name, settings in llms.items()}
     usd = {name: catalog.find_prices(spec).compute_usd(*TYPICAL_TOKENS) for name, spec in specs.items()}
     if len(llms) < 2 or not max(usd.values()):
-        why = "there is one model" if len(llms) < 2 else "these models have no price"
+        unknown = [name for name, spec in specs.items() if not catalog.is_priced(spec)]
+        why = "there is one model" if len(llms) < 2 else "these models cost nothing"
+        if unknown:
+            why = f"no price is known for {', '.join(unknown)}. You can set prices in the file"
         console.print(f"3. What a right answer is worth does not matter yet: {why}.", **PLAIN)
         return WORTH
     dearest = max(usd, key=lambda name: usd[name])

@@ -343,15 +343,25 @@ class AgentSession:
         if not rows:
             yield f"{self.agent} asked the service nothing."
             return
-        ended = [row for row in rows if row["cost"] is not None]
-        usd = sum(row["cost"]["usd"] for row in ended)
         n = f"{len(rows):,} request{'s' if len(rows) > 1 else ''}"
-        yield f"While {self.agent} ran, the service answered {n}, which cost {write_dollars(usd)} by its log."
+        told = f"While {self.agent} ran, the service answered {n}"
         if not self.alone:
-            yield "Requests of other programs are included."
+            told += ", those of other programs included"
+        if self.settings is not None and (problem := self.settings.describe_unpriced("they count as free")):
+            yield f"{told}. What they cost is not known: {problem}"
+            return
+        ended = [row for row in rows if row["cost"] is not None]
+        they = "They" if len(rows) > 1 else "It"
+        yield f"{told}. {they} cost {write_dollars(sum(row['cost']['usd'] for row in ended))} by its log."
         if len(ended) < len(rows):
             yield f"{len(rows) - len(ended):,} of them have no cost in the log yet, and are left out."
-        yield self._compare(ended)
+        if self.settings is None:
+            yield (
+                "In the log, models without a price count as free. The cost is not compared with one model: "
+                "which prices this service has is not known here (-c FILE)."
+            )
+        else:
+            yield self._compare(self.settings, ended)
 
     def _read(self, client: "Client") -> Iterator[dict[str, Any]]:
         ids, page = list[str](), ""
@@ -370,19 +380,13 @@ class AgentSession:
                 time.sleep(LOOK_S)
             yield row
 
-    def _compare(self, rows: list[dict[str, Any]]) -> str:
-        """Return what the tokens of decisions cost at the list prices of the dearest model, or why not."""
+    def _compare(self, settings: "AppConfig", rows: list[dict[str, Any]]) -> str:
+        """Return what the tokens of decisions cost at the list prices of the dearest model."""
         from armwise.agent.reporting import write_dollars
         from armwise.arms.llm import catalog, writing
 
-        if self.settings is None:
-            return (
-                "It is not compared with one model: the prices of this service are not known here (-c FILE)."
-            )
-        if problem := self.settings.describe_unpriced("it is not compared with one model"):
-            return problem
-        names = {self.settings.find_answering(arm).llm or writing.DEFAULT for arm in self.settings.actions}
-        models = {name: self.settings.models[name] for name in sorted(names)}
+        names = {settings.find_answering(arm).llm or writing.DEFAULT for arm in settings.actions}
+        models = {name: settings.models[name] for name in sorted(names)}
         if len(models) < 2:
             return f"It is not compared: the service has one model, {next(iter(models))}."
         used = [tokens for row in rows for tokens in (row["tokens_by_model"] or {}).values()]

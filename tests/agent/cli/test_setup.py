@@ -131,7 +131,7 @@ def test_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: st
         f"{endpoint} has: big, huge. Name one or more",
         "no corpus at",
         "without documents, name two models",
-        "does not matter yet: there is one model",
+        "does not matter yet: no price is known for big. You can set prices in the file.",
         "runs from",
     ):
         assert expected in said, done.output

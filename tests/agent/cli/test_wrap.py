@@ -258,7 +258,7 @@ OLD = [decision(seq, 100.0) for seq in (1, 2, 3)]
 
 def test_the_cost_of_a_session_is_that_of_its_decisions() -> None:
     told = describe(*OLD, *(decision(seq, 0.25) for seq in range(4, 9)), of=settings())
-    assert "While claude ran, the service answered 5 requests, which cost $1.25 by its log." in told
+    assert "While claude ran, the service answered 5 requests. They cost $1.25 by its log." in told
     assert "other programs" not in told
     assert "other programs" in describe(*OLD, decision(4, 0.25), alone=False)
 
@@ -270,24 +270,21 @@ def test_the_dearest_model_of_the_arms_is_compared_by_the_same_tokens() -> None:
     assert f"cost ${0.0114 + 0.015:.3f}" in told
 
 
-@pytest.mark.parametrize(
-    ("of", "why"),
-    [
-        (None, "the prices of this service are not known here"),
-        (settings(large=None), "no price is known for"),
-    ],
-)
-def test_nothing_is_compared_where_a_price_is_unknown(of: Any, why: str) -> None:
-    told = describe(decision(4, 0.5), of=of)
-    assert "which cost $0.50" in told
-    assert why in told
+def test_no_cost_is_said_where_a_price_is_unknown() -> None:
+    """In the log, a model without a price is free. The prices of another service are not known."""
+    told = describe(decision(4, 0.5), of=settings(large=None))
+    assert "What they cost is not known: no price is known for" in told
+    assert "$" not in told.replace("usd", "")
+    told = describe(decision(4, 0.5), of=None)
+    assert "It cost $0.50 by its log" in told
+    assert "models without a price count as free" in told
     assert "list prices of" not in told
 
 
 def test_a_request_without_an_end_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.cli.wrap.END_S", 0.0)
     told = describe(decision(4, 0.5), decision(5, None), of=settings())
-    assert "2 requests, which cost $0.50" in told
+    assert "2 requests. They cost $0.50" in told
     assert "1 of them have no cost in the log yet" in told
 
 
@@ -326,7 +323,7 @@ def test_what_is_not_served_is_served_until_the_agent_ends(told: Path) -> None:
     assert f"Starting the service at http://127.0.0.1:{port}. Its log: {log}" in done.stderr
     assert "Ready after" in log.read_text()
     assert log.stat().st_mode & 0o077 == 0
-    assert "the service answered 1 request, which cost $0 by its log." in done.stderr
+    assert "the service answered 1 request. It cost $0 by its log." in done.stderr
     assert "the service has one model" in done.stderr
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -143,7 +143,7 @@ def test_two_sessions_of_an_agent_keep_their_model_and_its_cache(
         assert (tmp_path / "out.txt").read_text() == "written\n"
         (tmp_path / "out.txt").unlink()
         assert re.search(
-            rf"While {agent} ran, the service answered \d+ requests, which cost \$0\.\d+", ran.stderr
+            rf"While {agent} ran, the service answered \d+ requests. They cost \$0\.\d+", ran.stderr
         )
         assert "At the list prices of large, the dearest model, the same tokens" in ran.stderr
     used, cached = zip(*Model.asked, strict=True)
