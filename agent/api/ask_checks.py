@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from armwise.agent.access import Caller
 from armwise.agent.api import sessions
 from armwise.agent.api.schemas import AgentOptions, Incumbent
+from armwise.agent.config import DIALS
 from armwise.agent.policies import FeatureSpec
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
@@ -44,6 +45,7 @@ def check_ask(
     user: str | None = None,
     session: sessions.Session | None = None,
     has_tools: bool = False,
+    cost_weight: str | None = None,
     **rest: Any,
 ) -> Ask:
     """Check the fields that all deciding routes share, and return the input of the turn. Raises AskError.
@@ -52,7 +54,8 @@ def check_ask(
         replica: Answers the question.
         caller: Who asks.
         question: The question.
-        model: `auto`, `arm/<name>` to force an arm, or an alias of either or of a language model.
+        model: `auto`, `auto:cheap`, `auto:best`, `arm/<name>` to force an arm, or an alias of one of these or
+            of a language model.
         options: The fields beyond OpenAI's API.
         key: Idempotency key of the request.
         param: The field that holds the question.
@@ -60,6 +63,7 @@ def check_ask(
         user: The end user, if `options` names none.
         session: The session that it names, if `options` names no episode.
         has_tools: Whether its answer may call functions.
+        cost_weight: The header that sets how much cost counts in the draw.
         **rest: Further fields of the turn.
     """
     if not question.strip():
@@ -72,6 +76,7 @@ def check_ask(
     if of_model is not None:
         # arms that are not live stay, so that they are refused by name
         allowed = of_model if allowed is None else allowed - (replica.turns.arms.keys() - of_model)
+    dial = _read_dial(replica, model, cost_weight)
     return Ask(
         decision_id=caller.to_stored_id(key) if key else caller.new_id(),
         question=question,
@@ -83,7 +88,10 @@ def check_ask(
         context=check_context(options.context, replica, "agent.context"),
         steps=read_incumbent(replica, options.incumbent, "agent.incumbent"),
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
-        episode_id=sessions.choose_episode(replica, caller, options.episode_id, session, has_tools=has_tools),
+        dial=dial,
+        episode_id=sessions.choose_episode(
+            replica, caller, options.episode_id, session, dial, has_tools=has_tools
+        ),
         deferred=options.defer_activation,
         request_digest=digest_request(sent, groups) if key else "",
         where=_where(options.filters),
@@ -223,6 +231,36 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
     return weight
 
 
+COST_WEIGHT = "X-Armwise-Cost-Weight"
+"""Header that sets how much cost counts in the draw of a request."""
+
+MOST_WEIGHT = 1000.0
+"""Largest value of it."""
+
+
+def _read_dial(replica: Replica, model: str, header: str | None) -> float | None:
+    """Return how much cost counts in the draw, by a header or the name of the model. Raises AskError."""
+    if header is not None:
+        try:
+            weight = float(header)
+        except ValueError:
+            weight = math.nan
+        if not 0.0 <= weight <= MOST_WEIGHT or "_" in header:
+            message = f"{COST_WEIGHT} is {header[:50]!r}; a number from 0 to {MOST_WEIGHT:g} was expected"
+            raise asking.InvalidAskError(message, COST_WEIGHT)
+        return weight
+    alias = replica.config.find_alias(model)
+    name = model if alias is None else alias
+    if name not in DIALS:
+        return None
+    if not replica.config.counts_cost:
+        message = (
+            f"{name!r} has no effect, as costs do not count in the reward: set `reward.worth`, or ask 'auto'"
+        )
+        raise asking.InvalidAskError(message, "model")
+    return DIALS[name] * replica.config.reward.cost_weight
+
+
 def digest_request(body: BaseModel | bytes, groups: frozenset[str] = frozenset()) -> str:
     """Return a hash of a request without the fields at their default, so that new fields keep old hashes.
 
@@ -251,7 +289,7 @@ def find_model(replica: Replica, model: str) -> tuple[str | None, frozenset[str]
         raise asking.InvalidAskError(message, "model")
     alias = replica.config.find_alias(model)
     name = model if alias is None else alias
-    if name in ("auto", ""):
+    if name in ("auto", "", *DIALS):
         return None, None
     if name.startswith("arm/") and (arm := name.removeprefix("arm/")):
         return (arm if arm in replica.turns.arms else replica.arms.stand_ins().get(arm, arm)), None

@@ -132,6 +132,13 @@ class DecisionBudget(Reply):
     expected_costs: dict[str, float]
 
 
+class DialRecord(Reply):
+    """The cost weight that a request set for its draw."""
+
+    cost_weight: float
+    expected_costs: dict[str, float]
+
+
 class Share(Reply):
     """A canary's part of a decision."""
 
@@ -214,6 +221,9 @@ class DecisionRecord(Chosen):
     deferred: bool
     activated: bool
     budget: DecisionBudget | None
+    dial: DialRecord | None = Field(
+        description="How much cost counted in the draw, but not in the reward, if the request set that."
+    )
     cache_misses: CacheMissRecord | None = Field(
         description="How much more each arm was expected to cost because its language model did not have "
         "the conversation in its cache; null if there was no such arm."
@@ -564,7 +574,7 @@ def document(
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = rule.compute_reward(example)
     answer, answers = _answer(None if execution is None else execution.answer)
-    budget, misses, incumbent = (logged.steps.get(name) for name in ("budget", "cache", "incumbent"))
+    budget, misses, dial, incumbent = map(logged.steps.get, ("budget", "cache", "dial", "incumbent"))
     return construct(
         DecisionRecord,
         **describe_choice(logged, served, Finished(execution, ()) if execution else None, rule.cost),
@@ -583,6 +593,9 @@ def document(
         activated=any(item.kind is FeedbackKind.ACTIVATION for item in record.feedback),
         budget=construct(DecisionBudget, price=budget["price"], expected_costs=dict(budget["costs"]))
         if budget
+        else None,
+        dial=construct(DialRecord, cost_weight=dial["cost_weight"], expected_costs=dict(dial["costs"]))
+        if dial
         else None,
         cache_misses=construct(CacheMissRecord, usd=dict(misses["usd"]), usd_weight=misses["usd_weight"])
         if misses

@@ -9,6 +9,7 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import Name
+from armwise.agent.config import DIALS
 from armwise.agent.replies import Reply, construct
 from armwise.agent.serving import Replica
 
@@ -33,7 +34,10 @@ class Models(Reply):
 
 @router.get("/v1/models", tags=["service"], **document_route("listModels", Models, scopes=("decide", "read")))
 async def models(replica: AppReplica) -> Response:
-    """List what a client can send as `model`: `auto`, an arm, or an alias that does not end with `*`."""
+    """List what a client can send as `model`: `auto`, an arm, or an alias that does not end with `*`.
+
+    `auto:cheap` and `auto:best` are listed if cost counts in the reward.
+    """
     return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
 
 
@@ -59,7 +63,8 @@ async def model(
 
 def _names(replica: Replica) -> list[str]:
     arms = (f"arm/{name}" for name in (*replica.turns.arms, *replica.arms.stand_ins()))
-    return ["auto", *arms, *(name for name in replica.config.aliases if not name.endswith("*"))]
+    dials = DIALS if replica.config.counts_cost else ()
+    return ["auto", *dials, *arms, *(name for name in replica.config.aliases if not name.endswith("*"))]
 
 
 def _model(name: str) -> Model:

@@ -65,7 +65,13 @@ def read_session(request: Request, headers: Mapping[str, str]) -> Session | None
 
 
 def choose_episode(
-    replica: Replica, caller: Caller, name: str | None, session: Session | None, *, has_tools: bool
+    replica: Replica,
+    caller: Caller,
+    name: str | None,
+    session: Session | None,
+    dial: float | None = None,
+    *,
+    has_tools: bool,
 ) -> str | None:
     """Return the stored episode id of a request: its own, or that of its session where this counts.
 
@@ -76,6 +82,7 @@ def choose_episode(
         caller: Who asks.
         name: `agent.episode_id` of the request.
         session: The session that it names otherwise.
+        dial: The cost weight that it sets: a person who turns the dial wants another arm.
         has_tools: Whether its answer may call functions, as those of agents do.
 
     Raises:
@@ -85,11 +92,11 @@ def choose_episode(
         sticky = replica.config.sticky
         keeps = (sticky == "tools" and has_tools) or replica.config.prices_caches
         if sticky == "session" or (keeps and not session.is_shared):
-            name = _name_episode(replica, caller, session)
+            name = _name_episode(replica, caller, session, dial)
     return name and caller.to_stored_id(name, "episode")
 
 
-def _name_episode(replica: Replica, caller: Caller, session: Session) -> str:
+def _name_episode(replica: Replica, caller: Caller, session: Session, dial: float | None) -> str:
     """Return the name of the episode of a session.
 
     Names of agents are those of one caller, so that nobody joins a session of another one by its name. All
@@ -98,5 +105,6 @@ def _name_episode(replica: Replica, caller: Caller, session: Session) -> str:
     if session.is_ours and NAME.fullmatch(session.name):
         return session.name
     who = "" if session.is_ours else caller.identify(replica.store.draw_secret)
-    digest = erasures.user_digest(replica.store, caller.project, f"session {who} {session.name}")
+    turned = "" if dial is None else f" {dial:g}"
+    digest = erasures.user_digest(replica.store, caller.project, f"session {who} {session.name}{turned}")
     return f"session-{digest[:40]}"

@@ -3,7 +3,7 @@
 from armwise.agent.configuration_file import ConfigError
 
 from . import warm_start
-from .app_config import PRICE_REMEDY, AppConfig
+from .app_config import DIALS, PRICE_REMEDY, AppConfig
 from .loading import (
     HOME_REMEDY,
     find_home_problem,
@@ -30,6 +30,7 @@ from .sections import (
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
+    "DIALS",
     "HOME_REMEDY",
     "KEPT_FLOOR",
     "PRICE_REMEDY",

@@ -4,7 +4,7 @@ An unknown key is an error that names it and the closest valid one.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,6 +61,9 @@ PRICE_REMEDY = (
 
 Arms = Annotated[dict[str, ArmSpec], Field(min_length=1), InFolder(catalog.locate_arms)]
 """Arms by name."""
+
+DIALS: Mapping[str, float] = {"auto:cheap": 10.0, "auto:best": 0.0}
+"""Names with which a client asks for cheaper or better answers, and by what they multiply the cost weight."""
 
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 """A name that a client sends as `model`."""
@@ -244,9 +247,9 @@ class AppConfig(BaseModel):
         max_length=1000,
         description=(
             "What the `model` names that clients send mean, such as `gpt-4o: auto`. Map a name to `auto`, "
-            "to `arm/<name>`, or to a language model. With a language model, the policy chooses only among "
-            "the arms that use it. A name may end in `*`. If several names match, an exact name wins, and "
-            "then the longest one. Your aliases replace the default ones."
+            "`auto:cheap`, `auto:best` or `arm/<name>`, or to a language model. With a language model, the "
+            "policy chooses only among the arms that use it. A name may end in `*`. If several names match, "
+            "an exact name wins, and then the longest one. Your aliases replace the default ones."
         ),
     )
     limits: Limits = Limits()
@@ -432,9 +435,9 @@ class AppConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_aliases(self) -> "AppConfig":
-        meanings = {"auto", *(f"arm/{name}" for name in self.arms), *self.models}
+        meanings = {"auto", *DIALS, *(f"arm/{name}" for name in self.arms), *self.models}
         for name, meaning in self.aliases.items():
-            if name == "auto" or name.startswith("arm/"):
+            if name in ("auto", *DIALS) or name.startswith("arm/"):
                 raise ValueError(f"aliases: {name!r} has a meaning already: choose another name")
             if "*" in name[:-1]:
                 raise ValueError(f"aliases: {name!r} has a '*' before its last character")
@@ -586,6 +589,11 @@ class AppConfig(BaseModel):
         return dict(self.llms) if self.llm in self.llms.values() else self.models
 
     @property
+    def counts_cost(self) -> bool:
+        """Whether cost counts in the reward, so that a request may ask for cheaper or better answers."""
+        return self.reward.cost_weight > 0.0 and any(price for _, price in self.reward.cost)
+
+    @property
     def prices_caches(self) -> bool:
         """Whether draws count what engines lack in their caches."""
         return self.reward.weigh_usd(None) > 0.0 and any(
@@ -612,9 +620,9 @@ class AppConfig(BaseModel):
     def find_alias(self, name: str) -> str | None:
         """Return what the name of a model means by `aliases`; None if it is no alias.
 
-        `auto` and `arm/<name>` always mean themselves.
+        `auto`, `auto:cheap`, `auto:best` and `arm/<name>` always mean themselves.
         """
-        if name in ("", "auto") or name.startswith("arm/"):
+        if name in ("", "auto", *DIALS) or name.startswith("arm/"):
             return None
         if name in self.aliases:
             return self.aliases[name]

@@ -275,6 +275,10 @@ class ChatPage(BaseModel):
             "keys, and each replica counts separately."
         ),
     )
+    dial: bool = Field(
+        default=False,
+        description="Whether visitors may ask for cheaper or better answers (`auto:cheap`, `auto:best`).",
+    )
 
 
 Sticky = Annotated[

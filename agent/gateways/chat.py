@@ -46,6 +46,9 @@ STATIC = Path(__file__).parent / "static"
 
 PAGE, SCRIPT = ((STATIC / name).read_bytes() for name in ("chat.html", "chat.js"))
 
+DIAL = b'id="dial" hidden'
+"""What hides the choice between cheaper and better answers."""
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
@@ -69,6 +72,7 @@ class ChatQuestion(Request):
 
     conversation: Annotated[StrictStr, Field(pattern=r"^[0-9a-f]{32}$")]
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    model: Literal["auto", "auto:cheap", "auto:best"] = "auto"
 
 
 @router.get(pages.CHAT)
@@ -80,7 +84,8 @@ async def page(replica: AppReplica) -> Response:
         "referrer-policy": "no-referrer",
         "cache-control": "no-cache",
     }
-    return Response(PAGE, media_type="text/html", headers=headers)
+    page = PAGE.replace(DIAL, DIAL.removesuffix(b" hidden")) if _has_dial(replica) else PAGE
+    return Response(page, media_type="text/html", headers=headers)
 
 
 @router.get(pages.CHAT_SCRIPT)
@@ -107,8 +112,12 @@ async def ask(http: HttpRequest, replica: AppReplica, caller: RequestCaller, bod
     visitor = replace(caller, address=read_address(http))
     if caller.key is not None:
         _admit(replica, visitor.address or "")
+    if body.model != "auto" and not _has_dial(replica):
+        raise ApiError(
+            "invalid_value", f"{body.model!r}: only 'auto' is allowed, as `chat.dial` is off", "model"
+        )
     document: dict[str, Any] = {
-        "model": "auto",
+        "model": body.model,
         "messages": [message.model_dump() for message in body.messages],
         "stream": True,
         "agent": {"episode_id": f"chat-{body.conversation}"},
@@ -138,6 +147,10 @@ async def _write(turn: OpenTurn, begin: dict[str, Any]) -> AsyncGenerator[bytes,
                 yield write_event({"end": "cut" if "length" in event.finish_reasons else "whole"})
     except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
         yield write_event({"error": {"code": answering.report_failure(error).code}})
+
+
+def _has_dial(replica: Replica) -> bool:
+    return replica.config.chat.dial and replica.config.counts_cost
 
 
 def _list_passages(decided: Decided, config: AppConfig) -> list[dict[str, str | None]]:

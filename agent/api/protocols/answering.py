@@ -98,7 +98,7 @@ class Asked:
         streams: Whether the answer is read as it is written.
         headers: Headers that a model of the same protocol is sent.
         previous: The answer that it continues, which its provider keeps.
-        sent_headers: Headers of the request, which may name its session.
+        sent_headers: Headers of the request, which may name its session and a cost weight.
     """
 
     request: Request
@@ -241,6 +241,7 @@ def _read_ask(
         user=asked.user,
         session=sessions.read_session(request, asked.sent_headers),
         has_tools=bool(options.get("tools")),
+        cost_weight=asked.sent_headers.get(ask_checks.COST_WEIGHT),
         messages=messages or (Message(role="user", content=text),),  # its provider has what was said
         document=RequestDocument(
             max_tokens=protocol.read_limit(request.body),

@@ -159,7 +159,8 @@
     status.textContent = "Writing the answer";
     try {
       const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
-      const body = JSON.stringify({ conversation, messages: [...earlier, { role: "user", content: question }] });
+      const model = document.getElementById("model").value;
+      const body = JSON.stringify({ conversation, model, messages: [...earlier, { role: "user", content: question }] });
       const response = await fetch(address, { method: "POST", signal: mine.signal, headers, body, credentials: "omit" });
       if (!response.ok) outcome = (await response.json().catch(() => null))?.error?.code || "other";
       else for await (const event of eventsOf(response)) {

@@ -24,6 +24,7 @@ BUILT_IN = {
     "floor": "floor:FloorStep",
     "budget": "budget:BudgetStep",
     "cache": "cache:CacheStep",
+    "dial": "dial:DialStep",
     "checks": "checks:CheckStep",
     "signals": "signals:Signals",
     "second_answers": "second_answers:SecondAnswers",

@@ -112,7 +112,7 @@ async def test_an_alias_of_a_model_without_an_arm_is_refused(service: Service) -
 async def test_models_lists_exact_aliases_and_finds_the_others(service: Service) -> None:
     listed = [model["id"] for model in (await service.client.get("/v1/models")).json()["data"]]
     arms = [f"arm/{name}" for name in SETTINGS["arms"]]
-    assert listed == ["auto", *arms, "gpt-5-codex", "gpt-4o", "small", "idle"]
+    assert listed == ["auto", "auto:cheap", "auto:best", *arms, "gpt-5-codex", "gpt-4o", "small", "idle"]
     for name in (*listed, "gpt-5.1"):
         found = await service.client.get(f"/v1/models/{name}")
         assert (found.status_code, found.json()["id"]) == (200, name)

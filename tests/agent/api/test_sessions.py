@@ -132,6 +132,13 @@ async def test_sessions_do_not_count_where_the_configuration_says_so(
     )
 
 
+async def test_a_person_who_turns_the_dial_in_a_session_gets_another_draw(tmp_path: Path) -> None:
+    async with serve(tmp_path).running() as service:
+        models = ["auto", "auto:best", "auto", "auto:best"]
+        turns = [await turn(service, AGENTS[0], n, {"model": model}) for n, model in enumerate(models)]
+    assert [one["mode"] for one in turns] == ["explore", "explore", "continued", "continued"]
+
+
 UUID = "01a22d07-7ccb-7b60-86c1-28b2a577cc56"
 
 

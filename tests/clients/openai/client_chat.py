@@ -80,7 +80,7 @@ def test_openai_parses_an_answer_into_a_model(client: openai.OpenAI) -> None:
 
 def test_openai_lists_and_finds_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
-    assert set(names) == {"auto", "arm/none", "arm/bm25"}
+    assert set(names) == {"auto", "auto:cheap", "auto:best", "arm/none", "arm/bm25"}
     assert client.models.retrieve("arm/bm25").id == "arm/bm25"
     with pytest.raises(openai.NotFoundError, match="arm/nobody"):
         client.models.retrieve("arm/nobody")
