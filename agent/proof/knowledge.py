@@ -6,6 +6,7 @@ import numpy as np
 
 from armwise.agent.proof.traffic import LoggedTraffic
 from armwise.feedback.events import ESTIMATED
+from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import ENOUGH, Sessions, Settlement
 
 NAMED = 8
@@ -48,7 +49,7 @@ def assess(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) -
         *drawn,
         *_feedback(traffic, sessions),
         *_prices(sessions),
-        _sessions(traffic, settlement),
+        _sessions(traffic),
     ]
 
 
@@ -170,16 +171,8 @@ def _prices(sessions: Sessions) -> list[Remark]:
     return [known]
 
 
-def _sessions(traffic: LoggedTraffic, settlement: Settlement) -> Remark:
+def _sessions(traffic: LoggedTraffic) -> Remark:
     """Return what is known of sessions."""
-    outcomes = traffic.outcomes(settlement)
-    if outcomes is None:
-        return Remark(
-            False,
-            "No decision names its session: each counts as one, and whether users asked again, named another "
-            "arm or gave up cannot be known. Send `episode_id`.",
-        )
-    text = f"{outcomes.sessions:,} sessions of decisions with an `episode_id` count as one observation each"
-    if outcomes.abandoned is None:
-        return Remark(True, f"{text}; whether users named another arm or gave up is not in a file.")
-    return Remark(True, f"{text}.")
+    if noninferiority.has_sessions(traffic.decisions):
+        return Remark(True, "The decisions of a session, by their `episode_id`, count as one observation.")
+    return Remark(False, "No decision names its session: each counts as one. Send `episode_id`.")

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -80,15 +79,6 @@ class Figures(Stated):
     last_at: Finite
 
 
-class StatedOutcomes(Stated):
-    """How sessions went; see `armwise.agent.proof.traffic.SessionOutcomes`."""
-
-    sessions: Number
-    retried: Number
-    escalated: Number | None
-    abandoned: Number | None
-
-
 class StatedHead(Stated):
     """The head of the log; see `armwise.feedback.log.chain`."""
 
@@ -113,7 +103,6 @@ class SavingsReceipt(ProofDocument):
     digest: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of all that was read of these rows.")
     rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
     figures: Figures
-    outcomes: StatedOutcomes | None = None
     head: StatedHead | None = Field(
         default=None, description="Head of the log as it was read; null for a file or a service."
     )
@@ -150,7 +139,6 @@ def make_receipt(
             f"`--beside {reference}`: one of {', '.join(sessions.names)} was expected, which could be drawn"
         )
     comparison = noninferiority.compare(sessions, reference, traffic.rule.reward_range)
-    outcomes = traffic.outcomes(settlement)
     return SavingsReceipt(
         armwise=metadata.version("armwise"),
         made_at=time.time(),
@@ -161,7 +149,6 @@ def make_receipt(
         digest=sessions.digest(),
         rule=digest_rule(traffic.rule),
         figures=Figures(**asdict(comparison)),
-        outcomes=None if outcomes is None else StatedOutcomes(**asdict(outcomes)),
         head=None if traffic.head is None else StatedHead(**asdict(traffic.head)),
     )
 
@@ -222,16 +209,7 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
         again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference)
     except ValueError as error:
         return [*differences, f"figures: {error}"]
-    return [*differences, *list_differences("", receipt.figures, again.figures), *_outcomes(receipt, again)]
-
-
-def _outcomes(receipt: SavingsReceipt, again: SavingsReceipt) -> Iterator[str]:
-    """Yield how the outcomes of sessions differ."""
-    if receipt.outcomes is None or again.outcomes is None:
-        if receipt.outcomes != again.outcomes:
-            yield "sessions: only one of the receipt and the log has any"
-        return
-    yield from list_differences("sessions, ", receipt.outcomes, again.outcomes)
+    return [*differences, *list_differences("", receipt.figures, again.figures)]
 
 
 def read_receipt(path: Path) -> SavingsReceipt:

@@ -1,6 +1,6 @@
 """The decisions that a receipt is about: from a file, from a running service, or from the log of a service.
 
-    open_traffic(file | URL | None) --> LoggedTraffic --> Sessions, SessionOutcomes
+    open_traffic(file | URL | None) --> LoggedTraffic --> Sessions
 
 The reward of a decision is its quality alone: cost has no weight, since dollars are stated beside it.
 """
@@ -23,7 +23,7 @@ from armwise.arms import proxies
 from armwise.arms.base import Progress
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
-from armwise.feedback.events import LABELS, NOT_SERVED, Mode, Status
+from armwise.feedback.events import LABELS, NOT_SERVED
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.log.chain import LogHead, fold_all
@@ -48,23 +48,6 @@ TIMEOUT_S = 60.0
 
 class NoTrafficError(ValueError):
     """A log has no decision."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOutcomes:
-    """How sessions of several decisions went. They are counts of what is on record, without an interval.
-
-    Attributes:
-        sessions: Number of sessions, by the ids of episodes.
-        retried: Those in which a question was asked again, other than with the results of tools.
-        escalated: Those in which a caller named another arm after an answer; None: not on record.
-        abandoned: Those whose last answer was given up before it was complete; None: not on record.
-    """
-
-    sessions: int
-    retried: int
-    escalated: int | None
-    abandoned: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,42 +83,6 @@ class LoggedTraffic:
     def sessions(self, settlement: Settlement) -> Sessions:
         """Return the explored decisions of the final part."""
         return Sessions(self.decisions, settlement)
-
-    def outcomes(self, settlement: Settlement) -> SessionOutcomes | None:
-        """Return how the sessions of the final part went; None: the log has no ids of episodes."""
-        d = self.decisions.where(self.decisions.at < settlement.before)
-        d = d.take(np.lexsort((d.seq, d.at)))
-        unit, first = noninferiority.find_sessions(d.episode, d.at)
-        asked = noninferiority.find_tool_rounds(d, unit) < 0
-        named = np.unique(unit[d.episode != d.id])
-        kept = np.isin(unit, named) & (first[unit] < settlement.begun_before)
-        if not kept.any():
-            return None
-        question, session = d.question[kept & asked], unit[kept & asked]
-        order = np.lexsort((question, session))
-        again = (np.diff(session[order]) == 0) & (np.diff(question[order]) == 0)
-        retried = len(np.unique(session[order][1:][again]))
-        d, unit = d.where(kept), unit[kept]
-        n_sessions = len(np.unique(unit))
-        if not self.complete:
-            return SessionOutcomes(n_sessions, retried, None, None)
-        last = np.zeros(len(d), dtype=np.bool_)
-        last[len(d) - 1 - np.unique(unit[::-1], return_index=True)[1]] = True
-        given_up = d.draw.each(lambda key: key.status == Status.CANCELLED)
-        return SessionOutcomes(
-            n_sessions, retried, _count_escalated(d, unit.tolist()), int((last & given_up).sum())
-        )
-
-
-def _count_escalated(decisions: Decisions, unit: list[int]) -> int:
-    """Return the number of sessions in which a caller named another arm after an answer."""
-    answered, escalated = dict[int, str](), set[int]()
-    for session, code in zip(unit, decisions.draw.codes.tolist(), strict=True):
-        key = decisions.draw.values[code]
-        if key.mode == Mode.FORCED and answered.get(session, key.drawn) != key.drawn:
-            escalated.add(session)
-        answered[session] = key.drawn
-    return len(escalated)
 
 
 def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraffic:

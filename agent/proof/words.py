@@ -5,7 +5,7 @@ import math
 import re
 from pathlib import Path
 
-from armwise.agent.proof.receipt import SavingsReceipt, StatedOutcomes
+from armwise.agent.proof.receipt import SavingsReceipt
 from armwise.agent.reporting import moment, one_line, write_dollars
 from armwise.feedback.jsonl import appearing
 from armwise.feedback.ope.noninferiority import LARGEST_RATER, ArmComparison, Ends, Unsaid
@@ -34,7 +34,7 @@ def write_sentence(receipt: SavingsReceipt) -> str:
         f"from {moment(figures.first_at)} to {moment(figures.last_at)}."
     )
     together = f"All ranges hold together with {1.0 - receipt.error:.0%} confidence, however often you check."
-    return " ".join([stated, together, *_warnings(figures), *_sessions(receipt.outcomes)])
+    return " ".join([stated, together, *_warnings(figures)])
 
 
 def _savings(figures: ArmComparison) -> str:
@@ -117,26 +117,6 @@ def _warnings(figures: ArmComparison) -> list[str]:
             f"{figures.beyond:,} are left out."
         )
     return warnings
-
-
-def _sessions(outcomes: StatedOutcomes | None) -> list[str]:
-    """Return how the sessions went; empty if decisions name none."""
-    if outcomes is None:
-        return []
-    counts = [
-        f"{n:,} {what}"
-        for n, what in (
-            (outcomes.retried, "asked a question again"),
-            (outcomes.escalated, "went to another arm that the caller named"),
-            (outcomes.abandoned, "gave up the last answer"),
-        )
-        if n is not None
-    ]
-    known = ", ".join(counts)
-    unknown = (
-        "" if outcomes.abandoned is not None else "; the log does not say who named another arm or gave up"
-    )
-    return [f"In {outcomes.sessions:,} sessions, {known}{unknown}."]
 
 
 def shorten(name: str) -> str:

@@ -32,7 +32,7 @@ from armwise.agent.proof import (
     write_sentence,
 )
 from armwise.agent.proof import traffic as receipt_traffic
-from armwise.agent.proof.receipt import LARGEST_FILE, Figures, StatedOutcomes
+from armwise.agent.proof.receipt import LARGEST_FILE, Figures
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -138,12 +138,11 @@ def test_a_conversation_is_one_observation(tmp_path: Path) -> None:
     assert together["figures"]["sessions"] == 400
     assert together["figures"]["decisions"] == 1200
     assert together["figures"]["session_limit"] == 4
-    assert together["outcomes"] == {"sessions": 500, "retried": 0, "escalated": None, "abandoned": None}
-    assert alone["outcomes"] is None
+    assert alone["figures"]["sessions"] == alone["figures"]["decisions"]
     printed = run(log)
     assert "1,200 decisions (" in printed
     assert "in 400 sessions" in printed
-    assert "does not say who named another arm or gave up" in printed
+    assert "The decisions of a session, by their `episode_id`, count as one observation." in printed
 
 
 def test_dollars_are_not_compared_where_taking_a_conversation_over_costs_more(tmp_path: Path) -> None:
@@ -188,30 +187,6 @@ def test_decisions_beyond_the_limit_of_a_session_are_left_out_and_counted(tmp_pa
     log = write(tmp_path / "log.jsonl", longer)
     assert proven(log)["figures"]["beyond"] == 8
     assert "irst 2 decisions of each session count in quality; 8 are left out" in run(log)
-
-
-def test_a_question_that_was_asked_again_in_a_session_is_counted(tmp_path: Path) -> None:
-    rows = served(600, every=2)
-    same = rows[0].decision.context
-    rows[1] = replace(rows[1], decision=replace(rows[1].decision, context=same))
-    rows[2] = replace(rows[2], decision=replace(rows[2].decision, context=same))  # of another session
-    log = write(tmp_path / "log.jsonl", rows)
-    assert proven(log)["outcomes"]["retried"] == 1
-    assert "In 300 sessions, 1 asked a question again" in run(log)
-
-
-def test_sessions_that_may_still_go_on_are_not_counted(tmp_path: Path) -> None:
-    rows = served(600, every=2)
-    traffic = receipt_traffic.read_file(write(tmp_path / "log.jsonl", rows), lambda *_: None)
-    begins = rows[8].decision.decided_at  # of the fifth session
-    outcomes = traffic.outcomes(Settlement(rows[20].decision.decided_at, begins))
-    assert outcomes is not None
-    assert outcomes.sessions == 4
-
-
-def test_the_same_question_of_two_sessions_was_not_asked_again(tmp_path: Path) -> None:
-    rows = changed(served(300, every=1), context=served(1)[0].decision.context)
-    assert proven(write(tmp_path / "log.jsonl", rows))["outcomes"]["retried"] == 0
 
 
 def test_cost_has_no_weight_in_quality(tmp_path: Path) -> None:
@@ -396,8 +371,6 @@ def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
         ("figures.decisions", 7, "decisions: 7 on the receipt, 1200 from the log"),
         ("figures.largest_cost", None, "largest_cost: nothing on the receipt"),
         ("figures.reference", "none", "figures: `--beside none`"),
-        ("outcomes.retried", 3, "sessions, retried: 3 on the receipt, 0 from the log"),
-        ("outcomes", None, "sessions: only one of the receipt and the log has any"),
         ("digest", "0" * 64, "digest: 0000000000000000... on the receipt"),
         ("rule", "0" * 64, "rule: quality is made of feedback by another rule"),
         ("rows", 1499, "rows: 1,499 on the receipt, 1,500 in the log"),
@@ -477,10 +450,10 @@ def figures(**fields: Any) -> Figures:
     return Figures(**known | fields)
 
 
-def stated(outcomes: StatedOutcomes | None = None, **fields: Any) -> SavingsReceipt:
+def stated(**fields: Any) -> SavingsReceipt:
     return SavingsReceipt(
         armwise="1", made_at=0.0, source="log", before=1.0, begun_before=None, rows=1, digest="0" * 64,
-        rule="0" * 64, figures=figures(**fields), outcomes=outcomes,
+        rule="0" * 64, figures=figures(**fields),
     )  # fmt: skip
 
 
@@ -662,12 +635,11 @@ def test_results_of_tools_are_no_repeated_question(config: Path, store: Store) -
         store.append(facts)
     fill(store, World(dict(WORLD.right), WORLD.usd), 1, seed=1, first=60_000, prefix="later", settled=True)
     add_up(store)
-    outcomes = proven("-c", config)["outcomes"]
-    assert outcomes == {"sessions": 2, "retried": 1, "escalated": 0, "abandoned": 0}
+    traffic = receipt_traffic.read_store(store, load(config, ["router"]), lambda *_: None)
+    assert traffic.sessions(Settlement()).again.sum() == 1
 
 
-def test_sessions_of_the_own_log_are_counted_by_how_they_went(config: Path, store: Store) -> None:
-    """A forced turn is an escalation where it names another arm than the one before; a cost is its draw's."""
+def test_the_dollars_of_kept_turns_are_those_of_their_draw(config: Path, store: Store) -> None:
     fill(store, WORLD, 600, seed=4)
     facts = [
         *talk(0, 0, "none", Mode.EXPLORE), *talk(0, 1, "bm25", Mode.FORCED),
@@ -683,13 +655,11 @@ def test_sessions_of_the_own_log_are_counted_by_how_they_went(config: Path, stor
     later = World(dict(WORLD.right), WORLD.usd)
     fill(store, later, 1, seed=1, first=60_000, prefix="later", settled=True)
     add_up(store)
-    outcomes = proven("-c", config)["outcomes"]
-    assert outcomes == {"sessions": 7, "retried": 0, "escalated": 1, "abandoned": 3}
     settings = load(config, ["router"])
     traffic = receipt_traffic.read_store(store, settings, lambda *_: None)
     sessions = traffic.sessions(traffic.settlement)
     dear = sessions.usd[sessions.usd >= 0.25]
-    assert sorted(dear.tolist()) == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75], "kept turns are added to their draw"
+    assert sorted(dear.tolist()) == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]
 
 
 def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) -> None:
