@@ -1,6 +1,6 @@
 """Plant faults in simulated logs, audit them, and count how often each is found; and audit true logs.
 
-    python benchmarks/audit.py --logs 1000 --faulty 200
+    python benchmarks/audit.py --logs 1000 --faulty 200 --services 400
 
 Every log has four arms, a policy and twelve features, of which two move the policy. True logs come from
 eight kinds of policies, as many logs of each; a false alarm is one that fails, or that a test warns of. A
@@ -8,16 +8,22 @@ fault counts as found where the audit fails, or warns of it by the named check w
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from armwise.feedback.arrays import Flags, Floats, take_drawn
 from armwise.feedback.ope import Audit, CheckStatus, Draws, audit
+from tests.agent.proof.honest import World as Service
+from tests.agent.proof.honest import audit_service
 
 ARMS = ("none", "words", "vectors", "both")
 
@@ -140,9 +146,8 @@ def delayed(w: World) -> Draws:
     assert log.at is not None
     received = log.at + w.rng.exponential(3600.0, len(w)) * (1.0 + w.features[:, 0])
     waiting: Flags = received > log.at[-1]
-    rewarded_at = np.where(waiting, np.nan, received)
     reward = np.where(waiting, np.nan, log.reward)
-    return replace(log, reward=reward, rewarded_at=rewarded_at, waiting=waiting)
+    return replace(log, reward=reward, waiting=waiting)
 
 
 def drawn_alone(w: World) -> Draws:
@@ -302,14 +307,6 @@ def leak(w: World) -> Draws:
     return replace(log, values={**log.values, "graded": 2.0 * log.reward - 1.0})
 
 
-def early(w: World) -> Draws:
-    """A twentieth of the rewards known before their decisions."""
-    log = log_of(w, floored(softmax(w.score), 0.02))
-    assert log.at is not None
-    shift = np.where(w.rng.random(len(w)) < 0.05, -600.0, 600.0)
-    return replace(log, rewarded_at=log.at + shift)
-
-
 def certain(w: World) -> Draws:
     """A tenth of the log drawn with probability 1."""
     p = floored(softmax(w.score), 0.02)
@@ -342,7 +339,6 @@ FAULTS: tuple[Fault, ...] = (
     (columns_swapped, "", True),
     (duplicated, "", False),
     (leak, "", False),
-    (early, "", False),
     (sticky, "draws within users", False),
     (missing, "missing rewards", False),
     (failing, "failures", False),
@@ -365,6 +361,11 @@ def one_of(make: Callable[[World], Draws], n: int, found: Callable[[Audit], bool
     return found(audit(make(world(n, seed))))
 
 
+def is_doubted(n: int, seed: int) -> bool:
+    """Return whether an honest log of a simulated service, or an export of it, is refused."""
+    return bool(audit_service(Service.of(seed), n).doubt)
+
+
 def drawn_arms_of(make: Callable[[World], Draws], w: World) -> Draws:
     """Return a log with the propensities of drawn arms alone."""
     return alone(make(w))
@@ -381,6 +382,7 @@ def main() -> None:
     parser.add_argument("--faulty", type=int, default=200, help="logs of each fault and size")
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 2000, 10000])
     parser.add_argument("--true-rows", type=int, nargs="+", default=[200, 2000])
+    parser.add_argument("--services", type=int, default=100, help="logs of services, of each size")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
@@ -401,6 +403,9 @@ def main() -> None:
             totals += alarms
             _row([_about(make), *(f"{alarm} of {each}" for alarm in alarms)])
         _row(["**all**", *(f"**{total} of {each * len(TRUE)}**" for total in totals)])
+        seeds = range(given.seed, given.seed + given.services)
+        refused = [sum(pool.map(partial(is_doubted, n), seeds)) for n in given.true_rows]
+        _row(["logs of services", *(f"{n} of {given.services}" for n in refused)])
         print(f"\nFaults: share of {given.faulty} logs in which each is found\n")
         _row(["fault", "verdict", *(f"{n:,} rows" for n in given.rows)])
         _row(["---", "---", *("---" for _ in given.rows)])

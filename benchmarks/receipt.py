@@ -127,8 +127,6 @@ def simulate(n: int, share: float, loss: float, seed: int, *, days: float = DAYS
         usd=dollars,
         seconds=nothing,
         floor=nothing,
-        deadline=nothing,
-        rewarded_at=nothing,
     )
     lead = -gap * (1.0 - p_large)
     return World(decisions.take(order), lead, 0.02 * (0.5 + 2.0 * hard))

@@ -145,7 +145,7 @@ def finish(made: Draws) -> Fortnight:
             reward=np.where(made.rated & ~made.forced, made.quality, nan),
             has_id=none == 0, features={}, settled=none == 0,
             usd=np.where(made.known, made.paid, nan),
-            seconds=nothing, floor=nothing, deadline=nothing, rewarded_at=nothing,
+            seconds=nothing, floor=nothing,
         ),
         made.lead, made.paid, made.alone,
     )  # fmt: skip

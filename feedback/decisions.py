@@ -184,8 +184,6 @@ class Decisions:
         seconds: Seconds of the answer.
         floor: Least probability that the row claims for an eligible arm; NaN: it claims none, as where
             another decider takes part.
-        deadline: Until when feedback counts, seconds since the epoch.
-        rewarded_at: When the first value was received, seconds since the epoch.
         context: The input of the policy.
     """
 
@@ -207,8 +205,6 @@ class Decisions:
     usd: Floats
     seconds: Floats
     floor: Floats
-    deadline: Floats
-    rewarded_at: Floats
     context: Sequence[Context] = ()
 
     def __len__(self) -> int:
@@ -392,8 +388,6 @@ def tabulate(
             floor=_column(
                 d.floor if d.floor and not d.share and d.policy not in ELSEWHERE else nan for d in decisions
             ),
-            deadline=_column(d.deadline if d.deadline > d.decided_at else nan for d in decisions),
-            rewarded_at=np.full(len(chunk), nan),
             context=[d.context for d in decisions],
         )
 

@@ -35,7 +35,7 @@ from armwise.feedback.decisions import (
     tabulate,
 )
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example, FeedbackKind
+from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers, read_lines
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
@@ -348,8 +348,7 @@ def read_decisions(
         since: Earliest time of the decisions, seconds since the epoch.
         until: Time before which they were made.
         without: Policies whose decisions are left out.
-        audited: Whether to read the columns of an audit too: distributions, floors, times of rewards and
-            contexts.
+        audited: Whether to read the columns of an audit too: distributions, floors and contexts.
         distributions: Whether to read the distributions alone.
         most: About the largest number of decisions; of more, evenly spread pages are read. None: all are.
         on_progress: Called with the progress.
@@ -357,7 +356,7 @@ def read_decisions(
     Raises:
         LogUnavailableError: Try again later.
     """
-    d, e, x, f = t.decisions.c, t.executions.c, t.examples.c, t.feedback.c
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
     wanted: list[sa.ColumnElement[Any]] = [
         *(d.seq, d.id.label("decision_id"), *_about_decisions()),
         *(sa.func.coalesce(e.status, "").label("status"), _text(x.metrics).label("metrics")),
@@ -370,10 +369,6 @@ def read_decisions(
     if audited or distributions:
         wanted.append(_text(d.probabilities).label("probabilities"))
     if audited:
-        # one look-up a decision, by the index of `decision_id`
-        received = sa.select(sa.func.min(f.received_at)).where(
-            f.decision_id == d.id, f.kind == FeedbackKind.VALUE
-        )
         wanted += [
             *(_text(d.features).label("features"), log_rows.select_texts(t.decisions)),
             sa.func.coalesce(log_rows.StepNumber("floor", "least"), sa.literal_column("0.0")).label("floor"),
@@ -381,8 +376,6 @@ def read_decisions(
                 (d.policy.in_(ELSEWHERE), sa.literal_column("1.0")),
                 else_=sa.func.coalesce(log_rows.StepNumber("canary", "share"), sa.literal_column("0.0")),
             ).label("share"),
-            d.deadline,
-            received.scalar_subquery().label("rewarded_at"),
         ]
     query = (
         sa.select(*wanted)
@@ -458,8 +451,6 @@ def _read_audited(columns: Columns) -> dict[str, Any]:
     stored = _parse(columns["features"])
     return {
         "floor": np.where((columns["floor"] != 0.0) & (columns["share"] == 0.0), columns["floor"], nan),
-        "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),
-        "rewarded_at": columns["rewarded_at"].astype(np.float64),
         "context": [
             log_rows.read_context(texts, features)
             for texts, features in zip(columns["texts"], stored, strict=True)
@@ -599,8 +590,6 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
         usd=not_read,
         seconds=not_read,
         floor=not_read,
-        deadline=not_read,
-        rewarded_at=not_read,
     )
 
 

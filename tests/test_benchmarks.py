@@ -52,7 +52,7 @@ log --database sqlite --pairs 10 --rounds 1
 """,
     "nightly": """
 adaptive_picture --orders 2 --plot picture.png
-audit --logs 1 --faulty 1 --rows 500 --true-rows 200 --workers 1
+audit --logs 1 --faulty 1 --services 1 --rows 500 --true-rows 200 --workers 1
 bm25 --corpus qa/corpus.jsonl.gz --queries qa/queries.jsonl.gz
 canary --runs 1 --power-runs 1 --length 50
 console --decisions 1000 --folder console --repeats 1

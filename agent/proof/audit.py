@@ -23,7 +23,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from armwise.agent.reporting import fill_template, format_counts, moment
+from armwise.agent.reporting import format_counts
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Floats, Integers
@@ -155,8 +155,6 @@ class LogAudit:
             dict(_groups(d)),
             d.at,
             d.floor,
-            None if np.isnan(d.rewarded_at).all() else d.rewarded_at,
-            None if np.isnan(d.deadline).all() else d.deadline,
             waiting if waiting.any() else None,
             rated=self.is_export and self._rule.default is None,
         )
@@ -308,23 +306,8 @@ class AuditReport:
                 {name: getattr(check, name) for name in check.__slots__} | {"status": str(check.status)}
                 for check in self.found.checks
             ],
-            "arms": [{name: getattr(arm, name) for name in arm.__slots__} for arm in self.found.arms],
             "notes": list(self.notes),
         }
-
-    def html(self) -> str:
-        """Return the report as a self-contained page."""
-        return fill_template(
-            "audit.html",
-            {},
-            report=self,
-            window=f"{moment(self.first_at)} to {moment(self.last_at)}",
-            found=self.found,
-            raised=self.raised,
-            p_in_words=p_in_words,
-            excluded=format_counts(self.excluded),
-            armwise=metadata.version("armwise"),
-        )
 
 
 _STYLES = {

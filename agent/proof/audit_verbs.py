@@ -1,5 +1,6 @@
 """The verb that audits a log: are the propensities on record those that arms were drawn with?"""
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,10 @@ from armwise.agent.cli.options import (
     CONFIG,
     ConfigPath,
     moment,
-    require_report,
     with_log,
-    write_report,
 )
 from armwise.agent.proof.audit import report_log
-from armwise.feedback.jsonl import read_headers
+from armwise.feedback.jsonl import appearing, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import CheckStatus
 from armwise.feedback.sources import ExportSource, LogSource
@@ -38,13 +37,14 @@ def audit(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Only decisions before then.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write a report, as .html or .json.")
+        Path | None, typer.Option("--output", "-o", help="Also write the checks to this .json file.")
     ] = None,
     config: ConfigPath = CONFIG,
 ) -> None:
     """Check whether the propensities of a log are true. Exits with 1 if they are not."""
     with report_errors():
-        require_report(output)
+        if output is not None and output.suffix != ".json":
+            raise ValueError(f"--output {output}: a name that ends with .json was expected")
         if log is not None and export is not None:
             raise ValueError(f"--from {export}: {log} was named already; name one of them")
         path = log or export
@@ -54,8 +54,8 @@ def audit(
             raise ValueError(f"--since {since}: a time before --until {until} was expected")
         with progress(errors) as on_progress:
             if path is not None:
-                rule, file = next(iter(read_headers(path))).reward, ExportSource(path)
-                report = report_log(file, str(path), rule, begin, end, on_progress)
+                rule = next(iter(read_headers(path))).reward
+                report = report_log(ExportSource(path), str(path), rule, begin, end, on_progress)
             else:
                 settings = with_log(config)
                 rule, name = settings.reward, without_password(settings.database_url)
@@ -65,6 +65,8 @@ def audit(
         console.print(report.table())
         for line in (report.summary, *report.footnotes()):
             console.print(line, highlight=False, soft_wrap=True)
-        write_report(output, report.as_json(), report.html)
+        if output is not None:
+            with appearing(output) as file:
+                file.write(json.dumps(report.as_json(), indent=2).encode())
     if report.found.status is CheckStatus.FAIL:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from . import (
     intervals,
     noninferiority,
 )
-from .audit import ArmDraws, Audit, Check, CheckStatus, Draws, audit
+from .audit import Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -46,7 +46,6 @@ __all__ = [
     "ESTIMATORS",
     "INTERVALS",
     "WITHOUT_PROPENSITIES",
-    "ArmDraws",
     "Audit",
     "Check",
     "CheckStatus",

@@ -24,7 +24,7 @@ procedure".
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import exp, inf, log, sqrt
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,6 @@ LEAST_STRETCH = 20
 LEAK = 0.999
 """Least correlation with the reward at which a feature counts as computed from the reward."""
 
-MOST_EARLY = 0.01
-"""Largest share of the rewards that may be older than their decisions."""
-
 RARE = 0.001
 """Propensity below which a single row weighs more than 1,000."""
 
@@ -105,32 +102,6 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmDraws:
-    """The draws of an arm.
-
-    Attributes:
-        name: Name of the arm.
-        eligible: Rows in which it was eligible.
-        drawn: Rows in which it was drawn.
-        expected: Expected number of draws; None: only propensities of drawn arms are known.
-        mean_weight: Sum of 1 / p over the rows that drew it, divided by the rows in which it was eligible;
-            about 1 if propensities are true. None: unknown.
-        error: Standard error of `mean_weight`; None: unknown, or the arm was hardly drawn.
-        least: Smallest propensity of the arm; None: unknown.
-        impossible: Rows in which it was eligible with a probability of 0.
-    """
-
-    name: str
-    eligible: int
-    drawn: int
-    expected: float | None
-    mean_weight: float | None
-    error: float | None
-    least: float | None
-    impossible: int
-
-
-@dataclass(frozen=True, slots=True)
 class Audit:
     """The result of an audit.
 
@@ -138,13 +109,11 @@ class Audit:
         rows: Decisions that were audited.
         tested: Decisions that the statistical tests read.
         checks: The checks, in the order of this file.
-        arms: Draws of each arm.
     """
 
     rows: int
     tested: int
     checks: tuple[Check, ...]
-    arms: tuple[ArmDraws, ...]
 
     @property
     def status(self) -> CheckStatus:
@@ -185,8 +154,6 @@ class Draws:
         groups: Codes of groups such as episodes or users, shape (n,), by kind of group; -1: in no group.
         at: Times of the decisions, seconds since the epoch, shape (n,).
         floor: Least probability that each row claims for an eligible arm, shape (n,); NaN: it claims none.
-        rewarded_at: When the reward was known, seconds since the epoch, shape (n,); NaN: unknown.
-        deadline: Until when a reward counted, seconds since the epoch, shape (n,); NaN: forever.
         waiting: Whether a reward may still come, shape (n,).
         rated: Whether rows without feedback are missing, so that arms with more feedback have more rows.
 
@@ -207,8 +174,6 @@ class Draws:
     groups: Mapping[str, Integers] = field(default_factory=dict)
     at: Floats | None = None
     floor: Floats | None = None
-    rewarded_at: Floats | None = None
-    deadline: Floats | None = None
     waiting: Flags | None = None
     rated: bool = False
 
@@ -246,7 +211,7 @@ class Draws:
         )
 
 
-_COLUMNS = ("propensity", "reward", "failed", "ids", "at", "floor", "rewarded_at", "deadline", "waiting")
+_COLUMNS = ("propensity", "reward", "failed", "ids", "at", "floor", "waiting")
 
 
 def audit(draws: Draws, error: float = ERROR) -> Audit:
@@ -260,7 +225,7 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         nothing = Check(
             "propensities", CheckStatus.FAIL, "decisions", "none", advice="There is nothing to audit."
         )
-        return Audit(0, 0, (nothing,), ())
+        return Audit(0, 0, (nothing,))
     recorded = ~np.isnan(draws.propensity)
     checks = [_check_recorded(draws, recorded)]
     tested = 0
@@ -272,7 +237,7 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         tests, tested = _tests(rows)
         checks += _correct_errors(tests, error)
     checks += [_changes(draws), *_check_repeated(draws), *_times(draws), *_leaks(draws)]
-    return Audit(len(draws), tested, tuple(checks), tuple(_arms(draws, recorded)))
+    return Audit(len(draws), tested, tuple(checks))
 
 
 # -- counts ------------------------------------------------------------------------------------------
@@ -481,34 +446,6 @@ def _check_repeated(draws: Draws) -> Iterator[Check]:
             "intervals are too narrow. Write each decision once; later rewards belong to it."
         )
         yield _check_none(name, again, CheckStatus.FAIL, expected, _share(again, len(draws)), advice)
-    if draws.reward is None:
-        return
-    name, expected = "rewards", "each given to one decision"
-    for what, group in draws.groups.items():
-        rows = (group >= 0) & ~np.isnan(draws.reward)
-        values, sizes = draws.reward[rows], np.bincount(group[rows])
-        several = sizes > 1
-        if several.sum() < 10 or len(np.unique(values)) < 3:
-            continue
-        low, high = np.full(len(sizes), inf), np.full(len(sizes), -inf)
-        np.minimum.at(low, group[rows], values)
-        np.maximum.at(high, group[rows], values)
-        same = several & (low == high)
-        if same.sum() >= 0.9 * several.sum():
-            advice = (
-                f"Decisions of the same {what} have the same reward, as if one reward was copied to each: "
-                f"rows are not independent. Take intervals by {what}, or give the reward to the decision "
-                "that earned it."
-            )
-            yield Check(
-                name,
-                CheckStatus.WARN,
-                expected,
-                f"{int(same.sum()):,} of {int(several.sum()):,} {what}s",
-                None,
-                advice,
-            )
-            return
 
 
 def _times(draws: Draws) -> Iterator[Check]:
@@ -519,28 +456,6 @@ def _times(draws: Draws) -> Iterator[Check]:
             "chosen by how soon it came. Evaluate up to the first that waits."
         )
         yield Check("waiting rewards", CheckStatus.WARN, "none", _share(n, len(draws)), advice=advice)
-    if draws.rewarded_at is None or draws.at is None:
-        return
-    rewarded = ~np.isnan(draws.rewarded_at)
-    n = int(rewarded.sum())
-    early = int((rewarded & (draws.rewarded_at < draws.at)).sum())
-    expected, advice = (
-        "none before its decision",
-        f"{early:,} rewards were known before their decisions: they are joined to the wrong decisions, "
-        "or clocks differ. A reward must follow from the drawn arm.",
-    )
-    # clocks of several machines differ, or are set back
-    status = CheckStatus.FAIL if early > MOST_EARLY * n else CheckStatus.WARN
-    yield _check_none("early rewards", early, status, expected, _share(early, n), advice)
-    if draws.deadline is None:
-        return
-    late = int((rewarded & (draws.rewarded_at > draws.deadline)).sum())
-    expected, advice = (
-        "none after its deadline",
-        f"{late:,} rewards came after the deadline of their decisions: whether they count depends on "
-        "when the log was read. Leave them out, or set a longer wait.",
-    )
-    yield _check_none("late rewards", late, CheckStatus.WARN, expected, _share(late, n), advice)
 
 
 def _leaks(draws: Draws) -> Iterator[Check]:
@@ -565,32 +480,6 @@ def _leaks(draws: Draws) -> Iterator[Check]:
     )
     largest = f"the largest is {best:.3f}" + (f", of {feature}" if feature else "")
     yield _check_none(name, int(best >= LEAK), CheckStatus.FAIL, expected, largest, advice)
-
-
-def _arms(draws: Draws, recorded: Flags) -> Iterator[ArmDraws]:
-    possible = draws.possible
-    for column, arm in enumerate(draws.arms):
-        eligible = possible[:, column]
-        mine = draws.drawn == column
-        n = int((eligible & recorded).sum())
-        weight = np.zeros(len(draws))
-        counted = mine & eligible & recorded & (draws.propensity > 0.0)
-        weight[counted] = 1.0 / draws.propensity[counted]
-        mean = float(weight.sum()) / n if n else None
-        error = None
-        if mean is not None and int((mine & recorded).sum()) > 1:
-            error = sqrt(max(0.0, float(weight @ weight) / n - mean**2) / n)
-        expected = least = None
-        impossible = 0
-        if recorded.any() and draws.p is not None:
-            column_p = draws.p[:, column]
-            expected = float(column_p[recorded].sum())
-            some = column_p[recorded & eligible]
-            least = float(some.min()) if len(some) else None
-            impossible = int((recorded & eligible & (column_p <= 0.0)).sum())
-        elif (mine & recorded).any():
-            least = float(draws.propensity[mine & recorded].min())
-        yield ArmDraws(arm, int(eligible.sum()), int(mine.sum()), expected, mean, error, least, impossible)
 
 
 # -- tests -------------------------------------------------------------------------------------------

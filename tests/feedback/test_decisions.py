@@ -58,7 +58,7 @@ def test_what_is_read_in_bulk_is_what_facts_say(store: Store, seed: int) -> None
     place = {name: row for row, name in enumerate(one_by_one.id.tolist())}
     order = np.argsort([place[name] for name in in_bulk.id.tolist()])
     same = ("id", "at", "version", "question", "episode", "user", "propensity", "n_p", "reward", "floor")
-    for name in (*same, "deadline"):
+    for name in same:
         found, expected = getattr(in_bulk, name)[order], getattr(one_by_one, name)
         np.testing.assert_array_equal(found, expected, err_msg=name)
     contexts = [in_bulk.context[row] for row in order.tolist()]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from armwise.agent.learning import verify_states
 from armwise.agent.policies import PolicySpec, build_policy
-from armwise.agent.proof.audit import audit_store
+from armwise.agent.proof.audit import find_doubt
 from armwise.agent.turn.record import tokens_in
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, Prompt
@@ -20,6 +20,7 @@ from armwise.feedback.clock import SteadyClock
 from armwise.feedback.events import Decision
 from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
+from armwise.feedback.sources import LogSource
 from benchmarks import sticky
 from tests.agent.fakes import FakeArms, Service
 
@@ -248,8 +249,8 @@ async def test_the_log_of_conversations_is_sound_and_gives_the_same_policy_again
                 checked, counted = checked + 1, counted + ("cache" in decision.steps)
             assert checked == 180
             assert 100 < counted <= 120, "none of the first turns, and few where both have all of it cached"
-            report = audit_store(store, service.config, lambda *_: None)
-            assert not report.found.faults
+            rule = service.config.reward
+            assert not find_doubt(LogSource(store, rule), rule, None, None, lambda *_: None)
             rebuilt = verify_states(store, service.config, lambda *_: None, every=True)
             assert rebuilt.sound
 

@@ -69,7 +69,7 @@ def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
         assert find_difference(store, RULE)[1].startswith("its facts are not those that were joined")
         source = LogSource(store, config.reward)
         replay(config, EvaluationRequest(candidates=("uniform",)), source, store, quietly)
-        audit.audit_store(store, config, quietly)
+        audit.audit_log(source, config.reward, None, None, quietly)
         period.read_period(store, config, 0.0, NOW, quietly)
         listing.decisions(store, RULE, listing.DecisionFilter(), 100)
         store.newest(100, features=True)

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from armwise.agent.policies import Exploration, PolicySpec, build_policy
+from armwise.agent.proof.audit import LogAudit
 from armwise.agent.turn import ArmInfo, Ask, Canary, Serving
 from armwise.agent.turn.steps.budget import BudgetStep
 from armwise.feedback.budget import Price
+from armwise.feedback.decisions import tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode
+from armwise.feedback.reward import RewardRule
 from tests.agent.turns import draw, make_decider
 
 KINDS = ("adaptive", "epsilon_greedy", "linucb", "linear_thompson", "vowpal", "routed", "uniform")
@@ -112,3 +115,14 @@ class World:
                 yield Example(
                     seq, decision, Cost(usd=costs[decision.drawn][1]), {"right": right} if rated else {}
                 )
+
+
+RULE = RewardRule.model_validate({"metrics": {"right": {}}})
+
+
+def audit_service(world: World, n: int) -> LogAudit:
+    """Audit the log of n decisions, or the export of it, as a command does."""
+    audit = LogAudit(RULE, partial=world.exported)
+    for part in tabulate(world.examples(n), RULE):
+        audit.add(part)
+    return audit

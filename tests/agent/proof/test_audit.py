@@ -51,27 +51,14 @@ def test_a_true_log_passes_and_a_wrong_one_exits_with_1_and_says_why(tmp_path: P
         assert "it fails the audit (mean weight of each arm)" in printed
 
 
-def test_the_reports_are_complete_and_escaped(tmp_path: Path) -> None:
-    rows = [
-        replace(one, decision=replace(one.decision, arms=("<i>", "mid", "dear"), drawn="<i>"))
-        if one.decision.drawn == "cheap"
-        else replace(one, decision=replace(one.decision, arms=("<i>", "mid", "dear")))
-        for one in wrong(simulated(600))
-    ]
-    log = write(tmp_path / "log.jsonl", rows)
-    run(log, "-o", tmp_path / "audit.html", code=1)
-    page = (tmp_path / "audit.html").read_text(encoding="utf-8")
-    assert "&lt;i&gt;" in page
-    assert "<i>" not in page
-    assert "http" not in page.replace("http-equiv", "")
+def test_the_checks_are_written_to_a_file(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", wrong(simulated(600)))
     run(log, "-o", tmp_path / "audit.json", code=1)
     document = json.loads((tmp_path / "audit.json").read_text(encoding="utf-8"))
     assert document["status"] == "fail"
     assert document["decisions"] == document["tested"] == 600
-    assert {check["name"]: check["status"] for check in document["checks"]}[
-        "mean weight of each arm"
-    ] == "fail"
-    assert [arm["name"] for arm in document["arms"]] == ["<i>", "mid", "dear"]
+    status = {check["name"]: check["status"] for check in document["checks"]}
+    assert status["mean weight of each arm"] == "fail"
 
 
 def test_a_log_without_propensities_fails_plainly(tmp_path: Path) -> None:
@@ -118,7 +105,7 @@ def test_rows_after_the_first_that_waits_are_left_out_where_enough_remain(tmp_pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{log}", "-o", "x.pdf"], "--output x.pdf: a name that ends with .json or .html was expected"),
+        (["{log}", "-o", "x.pdf"], "--output x.pdf: a name that ends with .json was expected"),
         (["{log}", "--from", "{log}"], "was named already; name one of them"),
         (["{log}", "--since", "soon"], "--since 'soon' is not a date"),
         (["{log}", "--since", "2024-01-02", "--until", "2024-01-02"], "a time before --until 2024-01-02"),

@@ -28,7 +28,7 @@ from armwise.feedback.sources import CHECKED, ExportSource, LogSource
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import World as ServedWorld
 from tests.agent.evaluation.logged import configured, fill, quietly
-from tests.agent.proof.honest import World
+from tests.agent.proof.honest import World, audit_service
 
 RULE = RewardRule.model_validate({"metrics": {"reward": {"range": (0, 1)}}})
 
@@ -37,7 +37,19 @@ ESTIMATE = {"audit": (), "prove": (), "replay": ("--from",), "report": ("--from"
 
 SILENT = {
     *("demo", "init", "models", "schema", "ingest", "serve", "ask", "feedback", "lab", "export", "import"),
-    *("doctor", "status", "apply", "promote", "rollback", "canary", "verify", "backup", "erase", "key"),
+    *(
+        "doctor",
+        "status",
+        "apply",
+        "promote",
+        "rollback",
+        "canary",
+        "verify",
+        "backup",
+        "erase",
+        "key",
+        "wrap",
+    ),
     "rebuild",
 }
 """Verbs that estimate nothing from logged draws; `promote` asks the gate, and `verify` repeats a receipt."""
@@ -211,20 +223,15 @@ def test_the_console_audits_a_log_again_once_it_has_grown_by_a_tenth(config: Pat
 # -- false alarms ------------------------------------------------------------------------------------
 
 
-def alarms(seeds: range, n: int) -> list[str]:
+def find_alarms(seeds: range, n: int) -> list[str]:
     """Return what is said of honest logs of a service, where anything is."""
-    found = []
-    for seed in seeds:
-        world = World.of(seed)
-        doubt = audited(world.examples(n), partial=world.exported).doubt
-        found += [f"{world}: {doubt}"] if doubt else []
-    return found
+    return [doubt for seed in seeds if (doubt := audit_service(World.of(seed), n).doubt)]
 
 
 def test_honest_logs_of_every_kind_of_service_raise_no_doubt() -> None:
-    assert alarms(range(42), 250) == []
+    assert find_alarms(range(42), 250) == []
 
 
 @pytest.mark.slow
 def test_at_most_one_honest_log_in_a_hundred_raises_a_doubt() -> None:
-    assert len(alarms(range(100, 300), 1000)) <= 4  # more have a probability of .05 at a rate of .01
+    assert len(find_alarms(range(100, 300), 1000)) <= 4  # more have a probability of .05 at a rate of .01

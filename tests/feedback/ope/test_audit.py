@@ -212,7 +212,6 @@ def test_a_log_without_propensities_fails_plainly() -> None:
     assert found.status is CheckStatus.FAIL
     assert found.tested == 0
     assert found.checks[0].advice.startswith("It has no propensities.")
-    assert {arm.mean_weight for arm in found.arms} == {None}
     assert audit(small(0)).status is CheckStatus.FAIL
 
 
@@ -272,7 +271,6 @@ def test_arms_without_a_chance_are_counted_where_they_were_eligible() -> None:
     check = named(found, "arms that could not be drawn")
     assert (check.status, check.found) == (CheckStatus.WARN, "10 of 40 (25 %)")
     assert check.advice.startswith("b was eligible with a probability of 0 in 10 of 40 (25 %) rows")
-    assert [arm.impossible for arm in found.arms] == [0, 10, 10]
     masked = replace(log, eligible=p > 0.0)
     assert named(audit(masked), "arms that could not be drawn").status is CheckStatus.PASS
     assert named(audit(masked), "deterministic stretches").status is CheckStatus.PASS, "one arm is no choice"
@@ -315,25 +313,6 @@ def test_a_decision_that_stands_twice_fails_and_counts_once_in_the_tests() -> No
     assert found.tested == 38
 
 
-def test_one_reward_for_all_decisions_of_an_episode_is_a_warning() -> None:
-    episodes = np.arange(40) // 4
-    reward = np.random.default_rng(0).random(10)[episodes]
-    log = small(groups={"episode": episodes}, reward=reward)
-    assert "Decisions of the same episode have the same reward" in named(audit(log), "rewards").advice
-    apart = replace(log, reward=np.random.default_rng(0).random(40))
-    assert not any(check.name == "rewards" for check in audit(apart).checks)
-
-
-def test_rewards_before_their_decision_fail_and_late_ones_are_a_warning() -> None:
-    at = np.arange(40.0)
-    known = at + 5.0
-    known[4], known[7], known[9] = 3.0, 20.0, np.nan
-    checks = audit(small(at=at, rewarded_at=known, deadline=at + 5.0, reward=np.ones(40)))
-    early, late = named(checks, "early rewards"), named(checks, "late rewards")
-    assert (early.status, early.found) == (CheckStatus.FAIL, "1 of 39 (2.56 %)")
-    assert (late.status, late.found) == (CheckStatus.WARN, "1 of 39 (2.56 %)")
-
-
 def test_a_feature_that_is_the_reward_fails_and_one_that_explains_it_well_does_not() -> None:
     rng = np.random.default_rng(0)
     reward = np.where(np.arange(400) < 300, rng.random(400), np.nan)
@@ -354,17 +333,6 @@ def test_rewards_that_may_still_come_are_not_missing() -> None:
     assert named(lost, "missing rewards").status is CheckStatus.WARN
     assert named(waits, "missing rewards").status is CheckStatus.PASS
     assert named(waits, "waiting rewards").status is CheckStatus.WARN
-
-
-def test_the_table_of_arms_has_draws_and_weights() -> None:
-    p = np.array([[0.5, 0.5, 0.0]] * 4)
-    drawn = np.array([0, 0, 0, 1])
-    eligible = np.array([[True, True, False]] * 4)
-    a, b, c = audit(Draws(("a", "b", "c"), drawn, take_drawn(p, drawn), p, eligible)).arms
-    assert (a.eligible, a.drawn, a.expected, a.mean_weight, a.least) == (4, 3, 2.0, 1.5, 0.5)
-    assert a.error == pytest.approx(np.sqrt((3 * 4 / 4 - 1.5**2) / 4))
-    assert (b.mean_weight, b.error) == (0.5, None)
-    assert (c.eligible, c.drawn, c.mean_weight, c.least) == (0, 0, None, None)
 
 
 def test_columns_of_another_shape_are_refused() -> None:

@@ -56,8 +56,6 @@ def table(n: int, *, seed: int = 0, session: Integers | None = None, **columns: 
         usd=np.where(drew_a, 0.02, 0.001) * rng.uniform(0.5, 1.5, n),
         seconds=nothing,
         floor=nothing,
-        deadline=nothing,
-        rewarded_at=nothing,
     )
     return replace(made, **columns)
 
