@@ -19,7 +19,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.console.changes import COLOURS, list_changes, number_colours
 from armwise.agent.console.savings import BaselineComparison, compare_traffic
 from armwise.agent.proof import LoggedTraffic, read_kept
-from armwise.agent.proof.audit import LogAudit, find_doubt
+from armwise.agent.proof.audit import find_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
@@ -225,10 +225,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         for example in read_export(path)
         if example.decision.policy != LABELS and since <= example.decision.decided_at < until
     )
-    audit, parts = LogAudit(rule, partial=True), list[Decisions]()
-    for part in tabulate(examples, rule, settled=before):
-        audit.add(part)
-        parts.append(replace(part, context=()))
+    parts = [replace(part, context=()) for part in tabulate(examples, rule, settled=before)]
     if not parts:
         first, last = measure_span(path)
         raise NothingServedError(
@@ -240,7 +237,8 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     notes = ["A file has no promotions, alarms or verdicts. They are in the log of a service."]
     if any(key.policy not in FOREIGN for key in decisions.draw.values):
         notes.append("Without a default reward, an export has only decisions with feedback.")
-    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=audit.doubt)
+    doubt = find_doubt(ExportSource(path), rule, since, until, on_progress)
+    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt)
     names = sorted({key.drawn for key in decisions.draw.values})
     return _build(
         traffic,

@@ -31,7 +31,7 @@ from armwise.feedback.decisions import Decisions, concatenate, encode
 from armwise.feedback.events import FOREIGN, LABELS, Context
 from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import CHECKED, ExportSource, TrainingLog
+from armwise.feedback.sources import ExportSource, TrainingLog
 from armwise.feedback.texts import find_value
 
 Codes = NDArray[np.uint8]
@@ -56,8 +56,6 @@ ENOUGH = 200
 
 UNSETTLED = "made after the first decision that waits for feedback"
 
-SKIPPED = "in a part of the log that is not read"
-
 EXPORTED = (
     "An export has the decisions that are learned from: without a default reward those with feedback, and "
     "failed ones only where failures have a reward. The audit allows for arms that get more feedback than "
@@ -70,7 +68,7 @@ class NothingToAuditError(ValueError):
 
 
 class LogAudit:
-    """Audits a log, read in parts; of a file with more than twice `CHECKED` decisions, every second part.
+    """Audits a log, read in parts.
 
     Args:
         rule: The rule of the rewards.
@@ -87,29 +85,20 @@ class LogAudit:
         self._parts, self._coded = list[Decisions](), list[tuple[Codes, Floats]]()
         self._first = list[Sequence[Context]]()  # the contexts that are not coded yet
         self._features: _Features | None = None
-        self._step, self._seen = 1, 0
 
     def add(self, part: Decisions) -> None:
         """Take the drawn decisions of the next part, with their contexts."""
-        if self._seen % self._step == 0:
-            drawn = part.explored & part.draw.each(lambda key: key.policy != LABELS)
-            codes, counts = np.unique(part.draw.codes[~drawn], return_counts=True)
-            for code, n in zip(codes.tolist(), counts.tolist(), strict=True):
-                key = part.draw.values[code]
-                self.excluded[LABELS if key.policy == LABELS else key.mode] += n
-            some = part.where(drawn)
-            self._parts.append(replace(some, context=()))
-            self._first.append(some.context)
-            self.n += len(some)
-            if self._features is not None or self.n >= SEEN_FIRST:
-                self._code()
-        else:
-            self.excluded[SKIPPED] += len(part)
-        self._seen += 1
-        if self.n > 2 * CHECKED:
-            self.excluded[SKIPPED] += sum(map(len, self._parts[1::2]))
-            self._parts, self._coded = self._parts[::2], self._coded[::2]
-            self.n, self._step = sum(map(len, self._parts)), 2 * self._step
+        drawn = part.explored & part.draw.each(lambda key: key.policy != LABELS)
+        codes, counts = np.unique(part.draw.codes[~drawn], return_counts=True)
+        for code, n in zip(codes.tolist(), counts.tolist(), strict=True):
+            key = part.draw.values[code]
+            self.excluded[LABELS if key.policy == LABELS else key.mode] += n
+        some = part.where(drawn)
+        self._parts.append(replace(some, context=()))
+        self._first.append(some.context)
+        self.n += len(some)
+        if self._features is not None or self.n >= SEEN_FIRST:
+            self._code()
 
     def _code(self) -> "_Features":
         """Fix the features if they are not, and reduce the contexts at hand to them."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from armwise.agent.client import ClientError
 from armwise.agent.client.errors import read_failure
-from armwise.agent.proof.audit import LogAudit, find_doubt
+from armwise.agent.proof.audit import find_doubt
 from armwise.arms import proxies
 from armwise.arms.base import Progress
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
@@ -104,14 +104,12 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
         )
     rule = _quality(next(iter(rules.values())))
     examples = (example for example in read_export(path) if example.decision.policy != LABELS)
-    before, audit, parts = ExportSource(path).settled.before, LogAudit(rule, partial=True), list[Decisions]()
-    for part in _report_progress(tabulate(examples, rule, settled=before), on_progress):
-        audit.add(part)
-        parts.append(replace(part, context=()))
+    parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
     if not parts:
         raise NoTrafficError(f"{source or path}: it has no decision")
-    name = (source or path.name)[:NAME_CHARS]
-    return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=audit.doubt)
+    name, file = (source or path.name)[:NAME_CHARS], ExportSource(path)
+    doubt, before = find_doubt(file, rule, None, None, on_progress), file.settled.before
+    return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)
 
 
 def name_log(config: "AppConfig") -> str:

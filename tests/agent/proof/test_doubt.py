@@ -16,7 +16,8 @@ from armwise.agent.config import load
 from armwise.agent.console.overview import place_points
 from armwise.agent.console.savings import BaselineComparison, read_comparison, state_savings, state_waiting
 from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, evaluate_here, run_evaluation
-from armwise.agent.proof.audit import LogAudit, find_doubt
+from armwise.agent.proof.audit import LogAudit, audit_log, find_doubt
+from armwise.feedback import sources
 from armwise.feedback.decisions import tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.exchange import make_rule
@@ -24,7 +25,7 @@ from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import CHECKED, ExportSource, LogSource
+from armwise.feedback.sources import ExportSource, LogSource
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import World as ServedWorld
 from tests.agent.evaluation.logged import configured, fill, quietly
@@ -73,7 +74,9 @@ def draw_rows(n: int, p: Callable[[bool], float], logged: Callable[[float], floa
         drawn, other = ("small", "large") if small else ("large", "small")
         chance = logged(p(free) if small else 1.0 - p(free))
         context = Context(f"question {seq % 40}", {"tier=free": 1.0} if free else {"tier=paid": 1.0})
-        decision = Decision(f"r{seq}", context, (drawn, other), (chance,), drawn, "imported", 0)
+        decision = Decision(
+            *(f"r{seq}", context, (drawn, other), (chance,), drawn, "imported", 0), decided_at=float(seq)
+        )
         right = rng.random() < (0.85 if free else 0.55) - 0.14 * small
         rows.append(Example(seq, decision, Cost(usd=0.001 if small else 0.01), {"reward": float(right)}))
     return rows
@@ -160,16 +163,20 @@ def test_an_export_may_have_more_of_an_arm_that_is_rated_more_often() -> None:
     assert "tier=free" in audited(kept, partial=True).doubt
 
 
-def test_a_long_file_is_audited_in_parts_that_are_evenly_spread() -> None:
-    audit = LogAudit(RULE, partial=True)
-    (part,) = tabulate(LOGS["honest"], RULE)
-    for n in range(140):
-        audit.add(replace(part, id=part.id + n, at=part.at + n))
-    assert CHECKED <= audit.n <= 2 * CHECKED
-    steps = np.unique(np.diff(np.unique(audit.draws.at)))
-    assert len(steps) == 1, "every so many parts, from the first to the last"
-    assert audit.draws.at[-1] >= 135
+def test_a_long_file_is_audited_in_parts_that_are_evenly_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "CHECKED", 300)
+    monkeypatch.setattr(sources, "PAGE", 50)
+    path = write(tmp_path / "log.jsonl", LOGS["honest"])
+    audit = audit_log(ExportSource(path), RULE, None, None, quietly)
+    assert 300 <= audit.n <= 400
+    at = audit.draws.at
+    assert at is not None
+    assert np.diff(at).max() < 500.0, "no long part is left out"
+    assert (at[0], at[-1] > 2500.0) == (1.0, True)
     assert not audit.doubt
+    assert audit_log(ExportSource(write(path, LOGS["1 / n by a router"])), RULE, None, None, quietly).doubt
 
 
 # -- the log of a service ----------------------------------------------------------------------------
