@@ -64,11 +64,16 @@ PACKAGES = {
 
 
 def claude(url: str, key: str, variables: dict[str, str]) -> list[str]:
-    """Set the variables of Claude Code; return its options. Another key or cloud would win over the token."""
+    """Set the variables of Claude Code; return its options. Another key or cloud would win over the token.
+
+    Variables in a user's settings win over the environment, and options win over these. The key is no option:
+    other users can read those.
+    """
     for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"):
         variables.pop(name, None)
-    variables |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": key}
-    return []
+    address = {"ANTHROPIC_BASE_URL": url}
+    variables |= {**address, "ANTHROPIC_AUTH_TOKEN": key}
+    return ["--settings", json.dumps({"env": address})]
 
 
 def codex(url: str, key: str, variables: dict[str, str]) -> list[str]:

@@ -71,7 +71,8 @@ def say(*words: object) -> tuple[int, str]:
 def expected(agent: str, url: str, key: str) -> tuple[list[str], dict[str, Any]]:
     """Return the options and the variables that the documentation of an agent asks for."""
     if agent == "claude":
-        return [], {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": key}
+        settings = json.dumps({"env": {"ANTHROPIC_BASE_URL": url}})
+        return ["--settings", settings], {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": key}
     if agent == "opencode":
         return [], {}
     provider = {
@@ -80,9 +81,9 @@ def expected(agent: str, url: str, key: str) -> tuple[list[str], dict[str, Any]]
         "env_key": "ARMWISE_API_KEY",
         "wire_api": "responses",
     }
-    settings = [f"model_providers.armwise.{name}={json.dumps(value)}" for name, value in provider.items()]
-    settings += ['model_provider="armwise"', 'model="auto"']
-    return [word for one in settings for word in ("-c", one)], {"ARMWISE_API_KEY": key}
+    named = [f"model_providers.armwise.{name}={json.dumps(value)}" for name, value in provider.items()]
+    named += ['model_provider="armwise"', 'model="auto"']
+    return [word for one in named for word in ("-c", one)], {"ARMWISE_API_KEY": key}
 
 
 @pytest.mark.parametrize("key", ["", "sk-aw-1"])
@@ -100,6 +101,7 @@ def test_an_agent_gets_the_address_the_key_and_its_words(
     arguments, variables, umask = json.loads(told.read_text())
     options, named = expected(agent, service.url, key or "none")
     assert arguments == [*options, *words]
+    assert not key or key not in " ".join(arguments), "other users of the machine can read these"
     assert {name: variables[name] for name in named} == named
     assert "ANTHROPIC_API_KEY" not in variables or agent != "claude"
     assert "127.0.0.1" in variables["NO_PROXY"]
