@@ -111,29 +111,37 @@ class ArmGraph:
             corpora: Names of the corpora; empty: there is one without a name.
 
         Raises:
-            ArmSpecError: A kind, parameter, backbone, corpus or member is wrong, an arm is a member of
-                itself, or its members are nested too deeply or search too often.
+            ArmSpecError: A kind, parameter, backbone, corpus or member is wrong, with a line for each; or an
+                arm is a member of itself, or its members are nested too deeply or search too often.
         """
-        for name, spec in self.specs.items():
-            kind, params = self.resolve(name)
-            self._check_corpus(name, corpora)
-            if spec.usd and spec.kind in (NONE.name, EXTERNAL.name):
-                hint = "" if spec.kind == NONE.name else ", or set params.usd instead"
-                raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} searches nothing: remove `usd`{hint}")
-            for backbone in kind.backbones(params):
-                if backbone not in backbones:
-                    raise ArmSpecError(
-                        f"arm {name!r}: unknown backbone {backbone!r}{did_you_mean(backbone, backbones)}"
-                    )
-            for member in kind.members(params):
-                if member not in self.specs:
-                    raise ArmSpecError(
-                        f"arm {name!r}: unknown arm {member!r}{did_you_mean(member, self.specs)}"
-                    )
+        problems = []
+        for name in self.specs:
+            try:
+                self._check_arm(name, backbones, corpora)
+            except ArmSpecError as error:
+                problems.append(str(error))
+        if problems:
+            raise ArmSpecError("\n".join(problems))
         for name in self.specs:
             self._measure(name, ())
         for name in self.specs:
             self._check_checked(name)
+
+    def _check_arm(self, name: str, backbones: Collection[str], corpora: Collection[str]) -> None:
+        """Check an arm without its members. Raises ArmSpecError."""
+        spec, (kind, params) = self.specs[name], self.resolve(name)
+        self._check_corpus(name, corpora)
+        if spec.usd and spec.kind in (NONE.name, EXTERNAL.name):
+            hint = "" if spec.kind == NONE.name else ", or set params.usd instead"
+            raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} searches nothing: remove `usd`{hint}")
+        for backbone in kind.backbones(params):
+            if backbone not in backbones:
+                raise ArmSpecError(
+                    f"arm {name!r}: unknown backbone {backbone!r}{did_you_mean(backbone, backbones)}"
+                )
+        for member in kind.members(params):
+            if member not in self.specs:
+                raise ArmSpecError(f"arm {name!r}: unknown arm {member!r}{did_you_mean(member, self.specs)}")
 
     def _check_checked(self, name: str) -> None:
         """Check that both arms of a checked one answer from the same passages. Raises ArmSpecError."""
