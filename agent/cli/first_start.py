@@ -75,7 +75,7 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     """Build what the service needs for its first answer, and make these arms live; return whether it was.
 
     False, and nothing is live, where all has to be built before: not a first start, a router in the
-    configuration, no arm without an encoder, or nothing that is missing.
+    configuration, no arm without an encoder, or with one, or nothing that is missing.
 
     Args:
         config: The configuration.
@@ -83,7 +83,8 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     """
     config = config.resolve_places()
     live = entering(config.arms)
-    if config.router is not None or all(config.arms[name].kind == "none" for name in live):
+    searches = any(config.arms[name].kind != "none" for name in live)
+    if config.router is not None or not searches or set(live) == set(config.actions):
         return False
     try:
         first = config.with_arms(live)

@@ -190,9 +190,10 @@ def test_where_nothing_is_missing_all_arms_are_live_at_once(config: AppConfig, s
     "changes",
     [
         {"arms": {"none": {"kind": "none"}, "near": ARMS["near"]}},
+        {"arms": {"words": {"kind": "bm25", "corpus": "small"}}},
         {"fallback": "large"},
     ],
-    ids=["no arm without an encoder", "a setting names an arm"],
+    ids=["no arm without an encoder", "no arm with one", "a setting names an arm"],
 )
 def test_what_cannot_begin_with_words_is_built_before(
     document: dict[str, Any], changes: dict[str, Any]
