@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import socket
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,6 +19,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, NoReturn
 
 import uvicorn
+from httptools import HttpParserUpgrade, HttpRequestParser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -28,6 +30,9 @@ from armwise.agent.process_limits import most_connections
 
 HEADER_BYTES, HEADER_LINES = 16 * 1024, 100
 """The largest header of a request; larger ones get 431."""
+
+FRAMING = (b"content-length", b"transfer-encoding")
+"""Headers that say how long a body is."""
 
 PIPELINED = 8
 """Most requests that a client may send before the first one is answered."""
@@ -106,6 +111,7 @@ class Connection(HttpToolsProtocol):
     _in_header, _counted, _leaves, _closes = True, False, False, False
     _size = _lines = _unread = _requests = 0
     _problem: ApiError | None = None
+    _data, _repeats = b"", False
 
     def __init__(self, room: Room, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -158,6 +164,7 @@ class Connection(HttpToolsProtocol):
         if self._in_header and not self._unread and not self._is_answering():
             self._wait(self._room.http.request_s, self._refuse_slow)
         before, waited = self._requests, self._in_header
+        self._data = data
         super().data_received(data)
         if waited and self._in_header and self._requests == before and not self._leaves:
             self._unread += len(data)
@@ -165,18 +172,42 @@ class Connection(HttpToolsProtocol):
                 self._refuse(_too_large())
 
     @override
+    def _unsupported_upgrade_warning(self) -> None:
+        """Read on after a header that offers another protocol, as clients in Java do with each request.
+
+        The parser takes what follows for that protocol, and would read a body as the next request. So another
+        one reads the body, after a header that says how long it is.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, HttpParserUpgrade)
+        rest = self._data[upgrade.args[0] :]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        framing = (b"%s: %s\r\n" % header for header in self.headers if header[0] in FRAMING)
+        self._repeats = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
+        self._repeats = False
+        if rest:
+            self._data = rest
+            super().data_received(rest)
+
+    @override
     def on_message_begin(self) -> None:
+        if self._repeats:
+            return
         self._size = self._lines = 0
         super().on_message_begin()
 
     @override
     def on_url(self, url: bytes) -> None:
+        if self._repeats:
+            return
         self._count(url)
         super().on_url(url)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_header:  # else a trailer, which nobody has checked
+        if self._in_header and not self._repeats:  # else a trailer, which nobody has checked
             self._lines += 1
             self._count(name + value)
             super().on_header(name, value)
@@ -192,6 +223,8 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
+        if self._repeats:
+            return
         if len(self.pipeline) >= PIPELINED:
             self._fail(ApiError("invalid_request", f"more than {PIPELINED} requests wait on this connection"))
         self._in_header, self._unread = False, 0
@@ -219,6 +252,8 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():  # only its header: see `_unsupported_upgrade_warning`
+            return
         self._in_header = True
         super().on_message_complete()
 
