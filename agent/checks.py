@@ -233,8 +233,12 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
     return re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE)
 
 
+AROUND_A_PROXY = "or add its host to NO_PROXY to ask it directly"
+"""Remedy for a proxy that cannot be used."""
+
+
 def check_libraries(config: AppConfig) -> Iterator[Finding]:
-    """Yield the libraries that the configuration needs and that are not installed."""
+    """Yield the libraries that the configuration and its proxies need and that are not installed."""
     needed: dict[str, list[tuple[str, str]]] = {}
     for what, libraries in _libraries(config):
         for module in find_missing(libraries):
@@ -242,6 +246,12 @@ def check_libraries(config: AppConfig) -> Iterator[Finding]:
     for command, pairs in needed.items():
         modules, whats = (", ".join(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
         yield Finding(f"{modules} must be installed for {whats}", f"run {command}")
+    graph = ArmGraph(config.arms)
+    for name in config.arms:
+        try:
+            proxies.find_proxy(getattr(graph.resolve(name)[1], "url", None) or "")
+        except proxies.ProxySettingError as error:
+            yield Finding(f"arm {name!r} cannot ask its service: {error}", AROUND_A_PROXY)
 
 
 def require_libraries(config: AppConfig) -> None:
@@ -973,7 +983,7 @@ def _endpoint(
     try:
         reply = ask_for_models(address, key, timeout_s, llm.engine)
     except proxies.ProxySettingError as error:
-        yield Finding(f"{what} cannot be asked: {error}", "or add its host to NO_PROXY to ask it directly")
+        yield Finding(f"{what} cannot be asked: {error}", AROUND_A_PROXY)
         return
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         way = proxies.describe_way(address)

@@ -47,6 +47,7 @@ from armwise.arms.llm.protocols.answer import (
     refusal_in,
 )
 from armwise.arms.llm.protocols.request import Document, write_document
+from armwise.arms.own_processes import except_this_machine
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError
 
@@ -256,6 +257,7 @@ def _import_litellm() -> Any:
     """Import LiteLLM, which takes seconds, and leave warnings and logs of the process as they are."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    except_this_machine(os.environ)
     level = logging.getLogger("httpx").level
     with warnings.catch_warnings():
         import litellm

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import httpcore  # noqa: F401 - it looks for socksio when it is imported, which tests hide from it
 import httpx
+import psutil
 import pytest
 
 from armwise.arms import proxies
@@ -68,6 +69,18 @@ def test_the_proxy_for_an_address(
         monkeypatch.setenv(name, value)
     found = proxies.find_proxy(url)
     assert (None if found is None else str(found)) == expected
+
+
+def test_an_address_of_this_machine_is_this_machine() -> None:
+    own = [
+        one.address
+        for found in psutil.net_if_addrs().values()
+        for one in found
+        if one.family == socket.AF_INET
+    ]
+    assert own
+    assert all(map(proxies.is_this_machine, own))
+    assert not proxies.is_this_machine("203.0.113.9")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from armwise.agent.telemetry import TelemetrySpec, begin
 from armwise.agent.telemetry.process import build_tracing, exporters
 from armwise.arms import tracing
 from tests.agent.telemetry.conftest import beginning
+from tests.arms.proxy_variables import forget_proxies
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
@@ -37,6 +38,18 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 )
 def test_traces_go_where_the_standard_variables_say(environment: dict[str, str], names: list[str]) -> None:
     assert exporters(environment) == names
+
+
+def test_a_collector_whose_proxy_cannot_be_used_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_proxies(monkeypatch)
+    monkeypatch.setitem(sys.modules, "socks", None)
+    monkeypatch.setenv("ALL_PROXY", "socks5://proxy.example:1080")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example:4318")
+    assert build_tracing(TelemetrySpec(), os.environ) is None
+    assert "ALL_PROXY=socks5://proxy.example:1080" in caplog.text
+    assert "pip install 'requests[socks]'" in caplog.text
 
 
 def test_an_exporter_that_is_not_installed_is_named(caplog: pytest.LogCaptureFixture) -> None:
