@@ -195,7 +195,7 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
             f"method: it was made by version {receipt.method_version} of {receipt.method!r}, this Armwise "
             f"has version {METHOD_VERSION} of {METHOD!r}: use Armwise {receipt.armwise}"
         ]
-    differences = []
+    differences = [traffic.doubt] if traffic.doubt else []
     if receipt.error != noninferiority.ERROR:
         differences.append(f"error: {receipt.error:g} on the receipt, {noninferiority.ERROR:g} here")
     if receipt.rule != digest_rule(traffic.rule):

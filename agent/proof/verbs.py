@@ -50,7 +50,9 @@ def prove(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the receipt or verdict to this .json file.")
     ] = None,
-    badge: Annotated[Path | None, typer.Option("--badge", help="Write a badge to this .svg file.")] = None,
+    badge: Annotated[
+        Path | None, typer.Option("--badge", help="Write a badge of the receipt to this .svg file.")
+    ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print only Markdown, for a pull request.")
     ] = False,
@@ -102,7 +104,8 @@ def prove(
     A run that was interrupted continues where it stopped.
     """
     with report_errors():
-        _require(output, badge, outcomes, markdown=markdown, as_json=as_json)
+        about = {"markdown": markdown, "as_json": as_json, "pairs": challenger is not None}
+        _require(output, badge, outcomes, **about)
         if challenger is not None:
             from armwise.agent.proof.verdict_verbs import PairsOptions, prove_pairs
 
@@ -119,7 +122,6 @@ def prove(
                 labels=labels,
                 ask_labels=ask_labels,
                 output=output,
-                badge=badge,
                 outcomes=outcomes,
             )
             prove_pairs(options, config, markdown=markdown, as_json=as_json)
@@ -168,7 +170,13 @@ def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
 
 
 def _require(
-    output: Path | None, badge: Path | None, outcomes: Path | None, *, markdown: bool, as_json: bool
+    output: Path | None,
+    badge: Path | None,
+    outcomes: Path | None,
+    *,
+    markdown: bool,
+    as_json: bool,
+    pairs: bool,
 ) -> None:
     """Refuse options that cannot be followed. Raises ValueError."""
     files = ("--output", output, ".json"), ("--badge", badge, ".svg"), ("--outcomes", outcomes, "")
@@ -179,6 +187,8 @@ def _require(
             raise ValueError(f"{option} {path}: there is no folder {path.parent}")
     if markdown and as_json:
         raise ValueError("--markdown and --json: name one of them")
+    if badge is not None and pairs:
+        raise ValueError("--badge is of a receipt, and --challenger states a verdict")
 
 
 def _open(log: str | None, key: str | None, config: Path) -> tuple[LoggedTraffic, "AppConfig | None"]:

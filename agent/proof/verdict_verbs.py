@@ -28,11 +28,9 @@ from armwise.agent.proof.verdict import (
     write_verdict,
 )
 from armwise.agent.proof.verdict_words import (
-    write_verdict_badge,
     write_verdict_markdown,
     write_verdict_text,
 )
-from armwise.agent.proof.words import write_picture
 from armwise.arms.lab.portfolio.outcomes import write_outcomes
 from armwise.arms.suggestions import did_you_mean
 
@@ -62,7 +60,6 @@ class PairsOptions:
         labels: File with labels; None: there are none.
         ask_labels: Number of pairs to write to a file to fill in; 0: none.
         output: File of the verdict; None: it is not written.
-        badge: File of a badge; None: it is not written.
         outcomes: File for the outcomes of both arms; None: it is not written.
     """
 
@@ -78,7 +75,6 @@ class PairsOptions:
     labels: Path | None
     ask_labels: int
     output: Path | None
-    badge: Path | None
     outcomes: Path | None
 
     def __post_init__(self) -> None:
@@ -104,8 +100,6 @@ def prove_pairs(options: PairsOptions, config: Path, *, markdown: bool, as_json:
         verdict = _ask(options, options.requests, open_config(config, without=["router"]))
     if options.output is not None:
         write_verdict(verdict, options.output)
-    if options.badge is not None:
-        write_picture(write_verdict_badge(verdict), options.badge)
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=1))
     elif markdown:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from armwise.agent.proof.verdict import PairFigures, PairsVerdict
-from armwise.agent.proof.words import AMBER, GREEN, GREY, draw_badge, escape, round_down, shorten
+from armwise.agent.proof.words import escape, round_down, shorten
 from armwise.agent.reporting import write_dollars
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import MOST_MORE, Word
@@ -40,17 +40,6 @@ def write_verdict_markdown(verdict: PairsVerdict) -> str:
         f"Armwise {escape(verdict.armwise)}.",
     ]
     return "\n".join(lines) + "\n"
-
-
-COLOURS = {Word.SWITCH: GREEN, Word.KEEP: AMBER}
-
-
-def write_verdict_badge(verdict: PairsVerdict) -> str:
-    """Return a verdict as a small picture in SVG."""
-    word = verdict.figures.word
-    points = f"{_write_range(verdict.figures.whole.difference, '+')} points"
-    label = f"{shorten(verdict.challenger)} versus {shorten(verdict.reference)}"
-    return draw_badge(label, f"{word.value}, {points}", COLOURS.get(word, GREY))
 
 
 def _word(verdict: PairsVerdict) -> str:

@@ -236,7 +236,7 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         rows = draws.where(sound & _firsts(draws))
         tests, tested = _tests(rows)
         checks += _correct_errors(tests, error)
-    checks += [_changes(draws), *_check_repeated(draws), *_times(draws), *_leaks(draws)]
+    checks += [*_check_repeated(draws), *_times(draws), *_leaks(draws)]
     return Audit(len(draws), tested, tuple(checks))
 
 
@@ -409,30 +409,6 @@ def _firsts(draws: Draws) -> Flags:
         first[:] = False
         first[np.unique(draws.ids, return_index=True)[1]] = True
     return first
-
-
-def _changes(draws: Draws) -> Check:
-    name, expected = "arms", "the same ones could be drawn from the first decision to the last"
-    possible, n = draws.possible, len(draws)
-    late, gone = [], []
-    for column, arm in enumerate(draws.arms):
-        rows = np.flatnonzero(possible[:, column])
-        if not len(rows):
-            continue
-        if rows[0] > 0.05 * n:
-            late.append(f"{arm} from decision {rows[0] + 1:,} on")
-        if rows[-1] < 0.95 * n - 1:
-            gone.append(f"{arm} until decision {rows[-1] + 1:,}")
-    # rows of bits as texts, which sort faster than rows
-    packed = np.packbits(possible, axis=1)
-    sets = len(set(map(bytes, packed))) if n else 0
-    if not (late or gone):
-        return Check(name, CheckStatus.PASS, expected, f"{len(draws.arms):,} arms in {sets:,} sets")
-    advice = (
-        f"The arms changed: {'; '.join([*late, *gone][:4])}. An arm is compared on the decisions that "
-        "could draw it; select a time in which the arms are the same to compare all of them."
-    )
-    return Check(name, CheckStatus.WARN, expected, f"{len(late) + len(gone):,} came or went", advice=advice)
 
 
 def _check_repeated(draws: Draws) -> Iterator[Check]:

@@ -16,6 +16,7 @@ from armwise.agent.config import load
 from armwise.agent.console.overview import place_points
 from armwise.agent.console.savings import BaselineComparison, read_comparison, state_savings, state_waiting
 from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, evaluate_here, run_evaluation
+from armwise.agent.proof import make_receipt, read_file, verify
 from armwise.agent.proof.audit import LogAudit, audit_log, find_doubt
 from armwise.feedback import sources
 from armwise.feedback.decisions import tabulate
@@ -53,7 +54,7 @@ SILENT = {
     ),
     "rebuild",
 }
-"""Verbs that estimate nothing from logged draws; `promote` asks the gate, and `verify` repeats a receipt."""
+"""Verbs that estimate nothing from logged draws; `promote` asks the gate, and `verify` computes again."""
 
 FIGURES = re.compile(r"points? of 100|points \(|fixed:|\$\d|lower to|higher to|No fault was found")
 """What stands beside an estimate, or says that there can be one."""
@@ -102,7 +103,16 @@ def doubt_of(path: Path) -> str:
 
 def test_every_verb_is_known_to_estimate_or_not() -> None:
     assert {*VERBS} == ESTIMATE.keys() | SILENT
-    assert "replay" not in LAB
+    # `threshold` goes by the coins of a check, and `evaluate-router` by questions that every arm answered
+    labels = {"synthesize", "score", "portfolio", "label", "train", "enter-labels", "warm-start", "simulate"}
+    assert {*LAB} == labels | {"threshold", "evaluate-router"}
+
+
+def test_a_receipt_is_not_confirmed_by_a_log_that_nothing_can_be_estimated_from(tmp_path: Path) -> None:
+    traffic = read_file(write(tmp_path / "log.jsonl", LOGS["honest"]), quietly)
+    receipt = make_receipt(traffic, traffic.sessions(traffic.settlement), traffic.settlement)
+    assert verify(receipt, traffic) == []
+    assert verify(receipt, replace(traffic, doubt="it fails")) == ["it fails"]
 
 
 @pytest.mark.parametrize("verb", ESTIMATE)

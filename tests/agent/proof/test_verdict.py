@@ -18,6 +18,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.proof import pairs as collecting
 from armwise.agent.proof.pairs import AT_ONCE, AskedPair, read_ask, read_requests
 from armwise.agent.proof.verdict import PairOutcome, StoredPair, describe_judge, read_verdict
+from armwise.agent.proof.verdict_words import write_verdict_text
 from armwise.agent.serving import Backends
 from armwise.arms.lab.jobs.checkpoint import BlockFolder
 from armwise.arms.lab.portfolio.outcomes import read_outcomes
@@ -307,29 +308,6 @@ def test_a_verdict_is_printed_as_text_markdown_and_json(world: World) -> None:
     assert "question 7" not in printed, "no text of a request is in a verdict"
 
 
-@pytest.mark.parametrize(
-    ("small", "words", "said", "colour"),
-    [
-        ("It is {}.", ("--pairs", 400), "switch, ", "#2e7d32"),
-        ("Perhaps {}.", ("--pairs", 400), "keep, ", "#b26a00"),
-        ("Perhaps {}.", ("--pairs", 9), "not yet, ", "#555555"),
-    ],
-)
-def test_a_badge_has_the_word_and_its_points(
-    world: World, small: str, words: tuple[object, ...], said: str, colour: str
-) -> None:
-    world.better, world.small = right, small.format
-    figures = world.prove(*words, "--badge", world.folder / "badge.svg")["figures"]
-    badge = (world.folder / "badge.svg").read_text()
-    title, points = re.search(r"<title>(.*)</title>", badge), re.findall(r"[-+][\d.]+", badge)
-    assert title is not None
-    assert title[1].startswith(f"small versus large: {said}")
-    _, low, high = figures["whole"]["difference"]
-    assert float(points[0]) <= 100 * low <= float(points[0]) + 0.1
-    assert float(points[1]) - 0.1 <= 100 * high <= float(points[1])
-    assert colour in badge
-
-
 def test_outcomes_of_pairs_can_be_trained_on_and_entered_into_the_log(world: World) -> None:
     world.better, path = right, world.folder / "pairs.jsonl.gz"
     verdict = world.prove("--pairs", 60, "--by", "metadata.task", "--outcomes", path)
@@ -371,18 +349,31 @@ def test_arms_that_fail_and_pairs_without_a_verdict_have_outcomes_that_say_so() 
     assert read(PairOutcome.UNREADABLE) == []
 
 
-def test_a_badge_rounds_each_end_of_the_points_away_from_the_estimate(world: World) -> None:
-    world.better, badge = right, world.folder / "badge.svg"
+def test_the_text_rounds_each_end_of_the_points_away_from_the_estimate(world: World) -> None:
+    world.better = right
     for n in range(20, 60, 4):
-        _, low, high = world.prove("--pairs", n, "--badge", badge)["figures"]["whole"]["difference"]
-        least, most = (float(end) for end in re.findall(r"[-+][\d.]+", badge.read_text())[:2])
+        path = world.folder / "verdict.json"
+        _, low, high = world.prove("--pairs", n, "-o", path)["figures"]["whole"]["difference"]
+        row = next(line for line in write_verdict_text(read_verdict(path)).splitlines() if line[:3] == "all")
+        ends = re.search(r"([+-][\d.]+) to ([+-][\d.]+)\)", row)
+        assert ends is not None
+        least, most = map(float, ends.groups())
         assert (least, most) == (pytest.approx(100 * low, abs=0.1), pytest.approx(100 * high, abs=0.1))
         assert least <= 100 * low < 100 * high <= most
 
 
-def test_options_of_pairs_without_a_challenger_are_refused(world: World) -> None:
-    result = CliRunner().invoke(app, ["prove", "-c", str(world.config), "--by", "topics"])
-    assert "need --challenger" in said(result, 2)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--by", "topics"), "need --challenger"),
+        (("--challenger", "small", "--badge", "badge.svg"), "--badge is of a receipt"),
+    ],
+)
+def test_options_of_a_receipt_and_of_pairs_are_not_mixed(
+    world: World, words: tuple[str, ...], message: str
+) -> None:
+    result = CliRunner().invoke(app, ["prove", "-c", str(world.config), *words])
+    assert message in said(result, 2)
 
 
 def test_a_budget_that_limits_nothing_as_all_is_free_is_said(world: World) -> None:

@@ -294,18 +294,6 @@ def test_weights_above_a_thousand_are_a_warning() -> None:
         assert named(audit(log), "weights").status is status
 
 
-def test_arms_that_come_and_go_are_named_with_when() -> None:
-    eligible = np.ones((100, 3), dtype=bool)
-    eligible[:10, 1], eligible[60:, 2] = False, False
-    log = Draws(("a", "b", "c"), np.zeros(100, dtype=np.int64), np.full(100, 0.5), None, eligible)
-    check = named(audit(log), "arms")
-    assert check.status is CheckStatus.WARN
-    assert "b from decision 11 on; c until decision 60" in check.advice
-    eligible[:] = True
-    eligible[40:60, 1] = False
-    assert named(audit(replace(log, eligible=eligible)), "arms").found == "3 arms in 2 sets"
-
-
 def test_a_decision_that_stands_twice_fails_and_counts_once_in_the_tests() -> None:
     found = audit(small(ids=np.minimum(np.arange(40), 37)))
     assert named(found, "ids").found == "2 of 40 (5 %)"
