@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 ANTHROPIC_KEY, ANTHROPIC = "ANTHROPIC_API_KEY", "https://api.anthropic.com/v1"
 
-LOCAL = {"Ollama": 11434, "LM Studio": 1234, "llama.cpp": 8080}
-"""Ports of engines on this machine, by name."""
+LOCAL = {"Ollama": 11434, "LM Studio": 1234}
+"""Ports of engines on this machine, whose models are free, by name."""
 
 LOOK_S = 3.0
 """Seconds that an endpoint may take to list its models."""
@@ -104,8 +104,9 @@ def interview(check_source: Callable[[str], object], check_home: Callable[[Answe
     source = _ask_source(len(llms), check_source)
     worth = _ask_worth(llms)
     draft = Answers(llms, source, worth)
-    if os.environ.get("ARMWISE_HOME"):
-        console.print(f"4. The data goes to {check_home(draft)}, as ARMWISE_HOME says.", **PLAIN)
+    if named := os.environ.get("ARMWISE_HOME"):
+        check_home(Answers(llms, source, worth, named))
+        console.print(f"4. The data goes to {named}, as ARMWISE_HOME says.", **PLAIN)
         return draft
     home = ask(
         "4. Folder for the log and the indexes",
@@ -120,6 +121,9 @@ def _ask_models() -> dict[str, dict[str, Any]]:
     for one in endpoints:
         n = f"{len(one.models):,} model{'s' if len(one.models) != 1 else ''}"
         console.print(f"Found {one.what}: {n}", style="dim", **PLAIN)
+    if not endpoints:
+        looked = f"Looked at {BASE_URL}, {API_KEY} and {ANTHROPIC_KEY}, and for {' and '.join(LOCAL)}"
+        console.print(f"Found no models. {looked} on this machine.", style="dim", **PLAIN)
     default = next(filter(None, map(propose, endpoints)), EMBEDDED)
     chosen: dict[str, dict[str, Any]] = {}
 

@@ -173,6 +173,21 @@ def test_models_of_two_providers_are_priced_and_a_right_answer_has_a_worth(
     assert args["fallback"] == "gpt-5"
 
 
+@pytest.mark.usefixtures("terminal")
+def test_the_folder_of_the_environment_is_not_asked_for_but_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
+    done = init(answers="\ncorpus.jsonl\n")
+    assert done.exit_code == 0, done.output
+    assert "Found no models. Looked at OPENAI_BASE_URL" in done.output
+    assert f"The data goes to {tmp_path / 'home'}, as ARMWISE_HOME says" in done.output
+    with mark_served(tmp_path / "home", "http://127.0.0.1:18411"):
+        refused = init("-o", "other.yaml", answers="\ncorpus.jsonl\n")
+    assert refused.exit_code == 2
+    assert "runs from" in refused.output
+
+
 @pytest.mark.parametrize(
     ("models", "proposed"),
     [
