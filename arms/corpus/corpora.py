@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from armwise.arms.base import Passage, Progress, Query
 from armwise.arms.corpus.chunking import CHUNKING, Chunking
-from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest, problems
+from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest
 from armwise.arms.corpus.permissions import Permitted
 from armwise.arms.corpus.records import CorpusError
 
@@ -106,7 +106,7 @@ class CorpusSource:
             with contextlib.suppress(OSError):  # a full disk, for example
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.write_text(str(error), encoding="utf-8", errors="backslashreplace")
-            former = self._open_former(compare=compare)
+            former = self._open_former()
             if former is None:
                 raise CorpusError(str(error)) from error
             logger.warning("%s", SourceTrouble(self.folder.name, str(error), former.manifest.created_at))
@@ -121,13 +121,11 @@ class CorpusSource:
                 why = (self.folder / TROUBLE).read_text(encoding="utf-8")
             except OSError:
                 return None
-        former = self._open_former(compare=False)
+        former = self._open_former()
         return SourceTrouble(self.folder.name, why, None if former is None else former.manifest.created_at)
 
-    def _open_former(self, *, compare: bool) -> Corpus | None:
-        """Return the sound passages that were read from the same place, if there are any."""
-        if problems(self.folder, contents=compare):
-            return None
+    def _open_former(self) -> Corpus | None:
+        """Return the passages that were read from the same place, if there are any."""
         try:
             corpus = self.open()
         except CorpusError:

@@ -1,6 +1,7 @@
 """Stems: the language of a text, and what of it is left as it is written."""
 
 import itertools
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -44,7 +45,7 @@ def test_every_language_that_is_found_has_stems(language: Language) -> None:
             ["read", "receipt", "readreceipts"],
             ["read", "receipt", "readreceipts", "receipts"],
         ),
-        ("a_files v2s", ["a", "file", "a_files", "v2s"], ["a", "file", "a_files", "files", "v2s"]),
+        ("a_files ipv4s", ["a", "file", "a_files", "ipv4s"], ["a", "file", "a_files", "files", "ipv4s"]),
         ("\u6771\u4eac", ["\u6771", "\u6771\u4eac", "\u4eac"], ["\u6771", "\u6771\u4eac", "\u4eac"]),
         ("the caf\u00e9s", ["caf\u00e9"], ["caf\u00e9", "caf\u00e9s"]),
     ],
@@ -64,6 +65,11 @@ def test_threads_that_stem_at_once_have_the_stems_of_one() -> None:
     every = [
         "".join(letters) for letters in itertools.product("bcdfg", "aeiou", "klmnp", "aeiou", ("tings",))
     ]
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda word: index_words(word, "english"), every))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda word: index_words(word, "english"), every))
+    finally:
+        sys.setswitchinterval(before)
     assert found == [[EnglishStemmer().stemWord(word)] for word in every]
