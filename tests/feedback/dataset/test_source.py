@@ -106,3 +106,23 @@ def test_the_rule_of_a_file_applies_where_none_of_its_metrics_is_configured(tmp_
     with path.open("ab") as file:
         write_export([example(2)], file, Header(written_at=0.0, reward=RewardRule(metrics={"up": Metric()})))
     assert ExportSource(path).applicable_rule(others) is others, "a file with two rules has none of its own"
+
+
+def test_of_a_long_export_pages_that_are_evenly_spread_are_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        write_export([example(seq) for seq in range(1, 1001)], file, Header(written_at=0.0, reward=RULE))
+
+    def sampled() -> list[int]:
+        parts = ExportSource(path).sample(RULE, None, None, lambda *_: None)
+        return [seq for part in parts for seq in part.seq.tolist()]
+
+    assert sampled() == list(range(1, 1001)), "of a short one, all are"
+    monkeypatch.setattr("armwise.feedback.sources.CHECKED", 100)
+    monkeypatch.setattr("armwise.feedback.sources.PAGE", 10)
+    found = sampled()
+    assert 90 <= len(found) <= 120
+    assert np.diff(found).max() <= 110
+    assert found[-1] > 890

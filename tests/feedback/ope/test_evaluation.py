@@ -9,7 +9,14 @@ import pytest
 from armwise.feedback.arrays import Floats, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate
-from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, EstimatorResult, evaluate, predict
+from armwise.feedback.ope.evaluation import (
+    INTERVALS,
+    NEVER_DRAWN,
+    EstimatorResult,
+    evaluate,
+    evaluate_each,
+    predict,
+)
 from armwise.feedback.ope.intervals import by_group, difference, hedge, normal
 from armwise.feedback.ope.sample import Sample
 
@@ -328,3 +335,37 @@ def test_progress_is_told_a_target_at_a_time(log: Log) -> None:
     p = always(log, 0.2, 0.3, 0.5)
     evaluate(log, {"s": p, "t": p}, rng(), progress=lambda *step: told.append(step))
     assert told == [("evaluating", 1, 2), ("evaluating", 2, 2)]
+
+
+def test_blocks_of_a_long_log_do_not_show(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, options = always(log, 0.1, 0.2, 0.7), {"reward_range": (0.0, 1.0), "reward_model": "means"}
+    near = np.where(
+        np.arange(len(log))[:, None] < 1_000, log.p_log, p
+    )  # differs from the log at its end alone
+    targets = {"p": p, "near": near}
+    whole = evaluate(log, targets, rng(), **options)
+    for module in ("ope.evaluation", "ope.diagnostics", "dataset.log"):
+        monkeypatch.setattr(f"armwise.feedback.{module}.BLOCK", 7)
+    in_blocks = evaluate(log, targets, rng(), **options)
+    for name, found in whole.items():
+        assert found.estimates == in_blocks[name].estimates
+        assert found.diagnostics.mean_weight_error == pytest.approx(
+            in_blocks[name].diagnostics.mean_weight_error
+        )
+
+
+def test_a_target_may_be_computed_when_its_turn_comes(log: Log) -> None:
+    p, called = always(log, 0.1, 0.2, 0.7), list[str]()
+
+    def make(name: str) -> Floats:
+        called.append(name)
+        return p
+
+    lazily = evaluate_each(
+        log, {"one": lambda: make("one"), "two": lambda: make("two")}, rng(), baseline="one"
+    )
+    name, found = next(lazily)
+    assert (name, called) == ("one", ["one"])
+    assert found.estimates == evaluate(log, {"one": p, "two": p}, rng(), baseline="one")["one"].estimates
+    assert [name for name, _ in lazily] == ["two"]
+    assert called == ["one", "two"], "the baseline is not computed again"
