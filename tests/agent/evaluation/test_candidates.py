@@ -332,6 +332,14 @@ def test_labelled_questions_do_not_judge(config: AppConfig, store: Store, kind: 
     assert target.left_out == {"it may have learned from a label made of the decision": 1}
 
 
+def test_a_version_has_not_learned_the_labels_after_it(config: AppConfig, store: Store) -> None:
+    label = example(2, "bm25", 1.0, question="q", policy=LABELS, version=0, decided_at=10.0)
+    log = [example(1), label, example(3, "none", question="q", decided_at=5.0)]
+    early, late = (published(store, config, log[:n]) for n in (1, 2))
+    assert asked(config, log, f"version:{early.version}", store).kept.tolist() == [False, True]
+    assert not asked(config, log, f"version:{late.version}", store).kept.any(), "it may be the label's source"
+
+
 def routed(
     config: AppConfig, folder: Path, scores: Mapping[str, Sequence[float]], **router: Any
 ) -> AppConfig:
