@@ -17,7 +17,7 @@ continue those of the earlier one.
 import gzip
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -338,13 +338,11 @@ def _misread_steps(d: Decision) -> Iterator[str]:
 
 def _list_numbers(document: Any) -> Iterator[float]:
     """Yield the numbers in a JSON document."""
-    if isinstance(document, Mapping):
-        document = [*document.values()]
-    if isinstance(document, Sequence) and not isinstance(document, str):
-        for part in document:
-            yield from _list_numbers(part)
-    elif isinstance(document, float):
+    if isinstance(document, float):
         yield document
+    elif isinstance(document, dict | list | tuple):
+        for part in document.values() if isinstance(document, dict) else document:
+            yield from _list_numbers(part)
 
 
 def _out_of_range(example: Example) -> Iterator[str]:
