@@ -304,6 +304,21 @@ def rated(address: str, **headers: str) -> list[tuple[str | None, list[Any]]]:
 
 
 @pytest.mark.slow
+def test_a_visitor_chooses_better_answers_where_the_page_has_a_dial(tmp_path: Path, visit: Any) -> None:
+    service = Service(tmp_path, base.ScriptedGenerator({}, default="Yes."), chat={"dial": True})
+    with listening(service) as address:
+        page = visit(390, "dark")
+        page.goto(f"{address}/chat")
+        page.get_by_label("Answers").select_option("Best")
+        assert_no_barrier(page, "/chat")
+        page.get_by_label("Your question").fill("Which river runs through Vienna?")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("button", name="Good answer").wait_for()
+        (newest,) = service.replica.store.newest(1)
+        assert newest.steps["dial"]["cost_weight"] == 0.0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_a_visitor_asks_by_keyboard_reads_a_passage_and_rates(
     tmp_path: Path, visit: Any, width: int, scheme: str
