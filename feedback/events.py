@@ -386,7 +386,12 @@ class FeedbackKind(StrEnum):
     """It cancels the value of the same id, whichever of the two comes first."""
     ACTIVATION = "activation"
     """The answer was shown: a deferred decision counts from here on."""
+    PASSAGE = "passage"
+    """One value of one metric for a passage that was found; it says nothing of the answer."""
 
+
+PASSAGE = "passage"
+"""Content of feedback on a passage: its id."""
 
 COMMENT, DEMONSTRATION, PREFERENCE = "comment", "demonstration", "preference"
 
@@ -415,7 +420,7 @@ class Feedback:
         key: The public id of that key.
         content: Texts: the `label` of a categorical value and the `comment` on a value; the `comment` or
             `demonstration` of a note; for a preference the less preferred decision, `over`, or the arms
-            `better` and `worse`.
+            `better` and `worse`; the `passage` that a value is about.
         rater: The user whose limited share of the training log it uses: the one who sent it, as in
             `Decision.asked_by`, or whose request caused the signal. Empty for keys of judges or operators and
             for checks, which are unlimited; None: unknown.

@@ -78,7 +78,7 @@ class Item(Reply):
     """An item of feedback."""
 
     feedback_id: str
-    kind: Annotated[str, among("value", "retraction", "activation")]
+    kind: Annotated[str, among("value", "retraction", "activation", "passage")]
     episode_id: str | None
     metric_name: str | None
     value: float | None

@@ -23,7 +23,15 @@ from armwise.agent.serving import ask as asking
 from armwise.agent.telemetry import turns
 from armwise.arms import tracing
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from armwise.feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, FeedbackKind
+from armwise.feedback.events import (
+    COMMENT,
+    DEMONSTRATION,
+    NOTES,
+    PASSAGE,
+    PREFERENCE,
+    Feedback,
+    FeedbackKind,
+)
 from armwise.feedback.log import Receipt
 from armwise.feedback.reward import RewardError
 
@@ -101,6 +109,7 @@ class FeedbackSender:
         """
         caller, name = self.caller, item.feedback_id or key
         value, content = self._read(item)
+        kind = FeedbackKind.VALUE if item.passage is None else FeedbackKind.PASSAGE
         if item.value is None and name is None:
             message = "a null value retracts an earlier one: its feedback_id was expected"
             raise ApiError("invalid_value", message, "feedback_id")
@@ -108,7 +117,7 @@ class FeedbackSender:
             id=caller.to_stored_id(name, "feedback") if name else caller.new_id(),
             decision_id=item.decision_id and caller.to_stored_id(item.decision_id),
             episode_id=item.episode_id and caller.to_stored_id(item.episode_id, "episode"),
-            kind=FeedbackKind.RETRACTION if item.value is None else FeedbackKind.VALUE,
+            kind=FeedbackKind.RETRACTION if item.value is None else kind,
             metric=item.metric_name,
             value=value,
             received_at=self.replica.clock(),
@@ -131,6 +140,10 @@ class FeedbackSender:
         name, value, rule = item.metric_name, item.value, self.replica.config.reward
         content = {} if item.comment is None else {COMMENT: item.comment}
         declared = name in rule.metrics
+        if item.passage is not None:
+            if not declared and name in NOTES:
+                raise ApiError("invalid_value", f"metric {name!r} is not about a passage", "passage")
+            content |= {PASSAGE: item.passage}
         if not declared and name == PREFERENCE and value is not None:
             return None, content | self._read_pair(item)
         if not declared and name in (COMMENT, DEMONSTRATION) and value is not None:
@@ -181,17 +194,39 @@ class FeedbackSender:
         """
         replica = self.replica
         facts = await self._on_decisions(facts)
+        unknown = await self._find_unknown_passages(facts)
         groups: dict[tuple[str | None, str | None], list[int]] = {}
         for index, fact in enumerate(facts):
-            groups.setdefault((fact.decision_id, fact.episode_id), []).append(index)
+            if index not in unknown:
+                groups.setdefault((fact.decision_id, fact.episode_id), []).append(index)
         outcomes = await asyncio.gather(
             *(_commit(replica, [facts[i] for i in group]) for group in groups.values())
         )
-        by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
+        by_index: dict[int, Receipt | Exception] = {**unknown}
+        by_index |= zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True)
         return [
             self._acknowledge(fact, outcome) if isinstance(outcome := by_index[index], Receipt) else outcome
             for index, fact in enumerate(facts)
         ]
+
+    async def _find_unknown_passages(self, facts: Sequence[Feedback]) -> dict[int, ApiError]:
+        """Return the errors of feedback on passages that its decision did not find.
+
+        Raises:
+            LogUnavailableError: A decision cannot be looked up.
+        """
+        about = {fact.decision_id for fact in facts if fact.kind is FeedbackKind.PASSAGE}
+        found = dict[str | None, tuple[str, ...]]()
+        for name in filter(None, about):
+            logged = await asyncio.to_thread(self.replica.store.record, name)
+            found[name] = logged.execution.passages if logged is not None and logged.execution else ()
+        return {
+            index: ApiError(
+                "invalid_value", f"the decision has no passage {fact.content[PASSAGE]!r}", "passage"
+            )
+            for index, fact in enumerate(facts)
+            if fact.kind is FeedbackKind.PASSAGE and fact.content[PASSAGE] not in found[fact.decision_id]
+        }
 
     async def _on_decisions(self, facts: Sequence[Feedback]) -> Sequence[Feedback]:
         """Return facts with the decisions and episodes that they name by ids of answers."""

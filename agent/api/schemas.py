@@ -347,6 +347,8 @@ FeedbackValue = Annotated[
 
 FeedbackId = Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(storable)]
 
+PassageId = Annotated[StrictStr, Field(min_length=1, max_length=1000), AfterValidator(storable)]
+
 Comment = Annotated[StrictStr, Field(max_length=LONGEST_TEXT), AfterValidator(storable)]
 
 
@@ -357,6 +359,10 @@ class FeedbackItem(Request):
     episode_id: LoggedId | None = None
     metric_name: Name
     value: FeedbackValue | None
+    passage: PassageId | None = Field(
+        default=None,
+        description="Id of a passage that the decision found. The value is about this passage alone.",
+    )
     comment: Comment | None = None
     feedback_id: FeedbackId | None = None
     event_time: Instant | None = None
@@ -366,6 +372,8 @@ class FeedbackItem(Request):
     def _has_one_target(self) -> "FeedbackItem":
         if (self.decision_id is None) == (self.episode_id is None):
             raise ValueError("either decision_id or episode_id was expected")
+        if self.passage is not None and self.decision_id is None:
+            raise ValueError("a passage is one of a decision: decision_id was expected")
         return self
 
 

@@ -7,6 +7,7 @@ valid as long as the key is, and as feedback on the decision would count. It per
 may send requests with a token: only the token authorises them, never a cookie.
 """
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -57,6 +58,9 @@ class ButtonRequest(Request):
         Field(description="From `POST /v1/decisions/{decision_id}/feedback-token`.")
     )
     value: Literal["up", "down"] | None = Field(description="Which button is pressed now; null for neither.")
+    passage: StrictInt | None = Field(
+        default=None, ge=1, description="Number of the passage that is rated; null for the answer."
+    )
     change: StrictInt = Field(
         default=0,
         ge=0,
@@ -106,9 +110,15 @@ async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) 
         message = f"the token belongs to a key that is no longer valid: {error}"
         raise ApiError("forbidden", message, "token") from None
     value = None if body.value is None else read_thumb(replica.config.reward.metric(METRIC), body.value)
+    about, passage = decision_id, None
+    if body.passage is not None:
+        about = f"{decision_id} {body.passage}"
+        passage = await _find_passage(replica, caller, decision_id, body.passage)
     items = [
-        FeedbackItem(decision_id=decision_id, metric_name=METRIC, value=number, feedback_id=name)
-        for number, name in _changes(decision_id, value, body.change)
+        FeedbackItem(
+            decision_id=decision_id, metric_name=METRIC, value=number, passage=passage, feedback_id=name
+        )
+        for number, name in _changes(about, value, body.change)
     ]
     try:
         receipts = await FeedbackSender(replica, caller).keep_all(*items) if items else []
@@ -120,6 +130,15 @@ async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) 
     status = receipts[-1].status if receipts else "stored"
     reply = construct(ButtonReceipt, decision_id=decision_id, value=body.value, status=status)
     return StdlibJson(reply, 202)
+
+
+async def _find_passage(replica: Replica, caller: Caller, decision_id: str, number: int) -> str:
+    """Return the id of the passage that a button is about, which the page does not know. Raises ApiError."""
+    logged = await asyncio.to_thread(replica.store.record, caller.to_stored_id(decision_id))
+    passages = logged.execution.passages if logged is not None and logged.execution is not None else ()
+    if number > len(passages):
+        raise ApiError("invalid_value", f"the answer has {len(passages)} passages", "passage")
+    return passages[number - 1]
 
 
 def _presser(caller: Caller) -> Caller:

@@ -359,7 +359,7 @@ class Batch:
             raise StoreError(f"feedback {item.id!r} has the value {item.value}; it must be finite")
         shown = item.kind is FeedbackKind.ACTIVATION
         name = pseudonym(item.id)
-        for kind in (FeedbackKind.ACTIVATION,) if shown else (FeedbackKind.VALUE, FeedbackKind.RETRACTION):
+        for kind in (FeedbackKind.ACTIVATION,) if shown else _RATINGS:
             if stored := self.feedback.get((name, kind)):
                 _same_or_conflict(stored[0], item)
         if stored := self.feedback.get((name, item.kind)):
@@ -381,11 +381,14 @@ class Batch:
         subject = item.decision_id, item.episode_id, item.kind
         if self.amounts[subject] >= most:
             about = f"decision {item.decision_id}" if item.decision_id else f"episode {item.episode_id}"
-            kind = "values" if item.kind is FeedbackKind.VALUE else "retractions"
+            kind = "retractions" if item.kind is FeedbackKind.RETRACTION else "values"
             raise TooMuchFeedbackError(
                 f"{about} already has {most:,} {kind} of feedback, which is the maximum", item
             )
         self.amounts[subject] += 1
+
+
+_RATINGS = (FeedbackKind.VALUE, FeedbackKind.PASSAGE, FeedbackKind.RETRACTION)
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
@@ -396,7 +399,8 @@ def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
         item.metric,
     )
     contents = (stored.value, stored.content), (item.value, item.content)
-    if not same or (stored.kind is item.kind and contents[0] != contents[1]):
+    is_taken_back = FeedbackKind.RETRACTION in (stored.kind, item.kind) and stored.kind is not item.kind
+    if not same or (not is_taken_back and contents[0] != contents[1]):
         before, now = _describe(stored), _describe(item)
         raise ConflictError(f"feedback id {item.id!r} was used for {before}; it cannot also be {now}", item)
 

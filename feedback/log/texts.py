@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from armwise.feedback.events import (
     COMMENT,
     DEMONSTRATION,
+    PASSAGE,
     Decision,
     Execution,
     Feedback,
@@ -17,8 +18,8 @@ from armwise.feedback.texts import by_pseudonym, pseudonym
 
 F = TypeVar("F")
 
-WRITTEN = (COMMENT, DEMONSTRATION)
-"""Keys of the content of feedback that hold free text; the others hold labels, ids and arms."""
+WRITTEN = (COMMENT, DEMONSTRATION, PASSAGE)
+"""Keys of the content of feedback that an erasure removes; the others hold labels, ids and arms."""
 
 
 def list_texts(fact: object) -> dict[str, Any]:

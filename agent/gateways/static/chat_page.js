@@ -64,7 +64,7 @@
     element.querySelectorAll("pre").forEach((code) => { code.tabIndex = 0; });
   }
 
-  function listPassages(passages, cited) {
+  function listPassages(passages, cited, token) {
     const list = make("ol");
     passages.forEach(({ title, text: content, url }, i) => {
       const item = make("li"), details = make("details"), passage = make("div", "passage", content);
@@ -77,6 +77,7 @@
         Object.assign(link, { href: url, target: "_blank", rel: "noopener noreferrer" });
         details.append(link);
       }
+      if (token) details.append(rate(token, i + 1));
       item.append(details);
       list.append(item);
     });
@@ -98,9 +99,13 @@
     item.scrollIntoView({ block: "nearest" });
   }
 
-  function rate(token) {
+  function rate(token, passage) {
     const element = make("div", "rating"), buttons = make("div"), said = make("span");
     said.setAttribute("role", "status");
+    if (passage) {
+      Object.assign(buttons.dataset, { armwisePassage: passage, up: "Good source", down: "Bad source" });
+      buttons.setAttribute("aria-label", `Rate source ${passage}`);
+    }
     buttons.dataset.armwiseToken = token;
     buttons.addEventListener("armwise-feedback", ({ detail }) => {
       said.textContent = !detail.ok ? "Your rating was not saved." : detail.value ? "Thank you." : "";
@@ -121,7 +126,7 @@
         cited.add(number);
         return link;
       });
-      after.append(...listPassages(passages, cited));
+      after.append(...listPassages(passages, cited, token));
     }
     if (token) after.append(rate(token));
   }

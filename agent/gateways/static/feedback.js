@@ -4,7 +4,7 @@
      <div data-armwise-token="TOKEN"></div>
 
    The token is of one answer (POST /v1/decisions/ID/feedback-token), so that no key is in the page. Elements that
-   come later get their buttons, too. A second press of a button takes the feedback back. `armwise-feedback` is
+   come later get their buttons, too. With `data-armwise-passage="2"`, they rate the second passage of the answer. A second press of a button takes the feedback back. `armwise-feedback` is
    dispatched on the element when feedback is kept or refused: detail is {value, ok, status}. */
 (() => {
   "use strict";
@@ -42,6 +42,7 @@
     state.value = value === before ? null : value;
     mark(buttons, state.value);
     const sent = { token: element.getAttribute(ATTRIBUTE), value: state.value, change: state.changes };
+    if (element.dataset.armwisePassage) sent.passage = Number(element.dataset.armwisePassage);
     state.changes += 1;
     // one after the other: a later one takes the earlier one back
     state.sending = state.sending.then(() => send(sent)).then((status) => {

@@ -11,6 +11,7 @@ a score of labels     a measure of `armwise lab label`
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,7 @@ from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.answer_metrics import METRICS, accuracy
 from armwise.feedback.log import Store
 from armwise.feedback.training_log import logged_labels, read_examples
+from armwise.feedback.training_log.passages import read_rated_passages
 
 Needed = Literal["answers", "gold_ids"]
 """Field of a question that a measure needs."""
@@ -213,8 +215,10 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)
         examples = read_examples(store, config.reward.join, upto=total)
-        labels = logged_labels.labels(examples, value, config.arms)
+        rated = [*read_rated_passages(store, config.reward)]
+        labels = logged_labels.labels(chain(examples, rated), value, config.arms)
         excluded = Counter(store.count_unlearned()) + Counter(labels.excluded)
+        excluded["not judged"] -= len(rated)
     finally:
         store.close()
     on_progress("reading the log", total, total)
@@ -234,7 +238,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
     )
     questions = [Question(_id(text), text) for text in labels.questions]
     write_matrix(settings.output, table, [(questions, scores)], chances)
-    left_out = ", ".join(f"{n:,} {reason}" for reason, n in excluded.most_common()) or "none"
+    left_out = ", ".join(f"{n:,} {reason}" for reason, n in (+excluded).most_common()) or "none"
     console.print(f"{labels.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
     unknown = np.isnan(scores).sum(axis=0).tolist()
     return ScoreReport(table.measure, len(questions), 0, dict(zip(specs, unknown, strict=True)), {})

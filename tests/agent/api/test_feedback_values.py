@@ -11,7 +11,7 @@ from armwise.feedback.errors import MetricRedefinedError
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import open_log
 from armwise.feedback.reward import RewardRule
-from tests.agent.asking import look_up, record, refused
+from tests.agent.asking import look_up, record, refused, tell
 from tests.agent.fakes import CONFIG, Service
 
 VERDICT = {"type": "categorical", "values": {"good_fit": 1.0, "underpowered": 0.0, "failed": -0.5}}
@@ -190,3 +190,26 @@ async def test_a_preference_over_a_decision_stays_within_the_project(
         (item,) = (await record(service, f"acme~{name}", lambda r: r.feedback)).feedback
         assert item.content == {"over": f"acme~{other}"}
         assert (await shown(service, name))["feedback"][0]["content"] == {"over": other}
+
+
+async def test_a_passage_is_rated_apart_from_the_answer(service: Service) -> None:
+    asked = (await look_up(service)).json()
+    name, first = asked["agent"]["decision_id"], asked["passages"][0]["id"]
+
+    async def rate(value: Any, metric: str = "thumb", **fields: Any) -> httpx.Response:
+        return await tell(service, name, value, metric_name=metric, **fields)
+
+    assert (await rate(1, passage=first, feedback_id="f")).status_code == 202
+    text = refused(await rate(1, passage="nowhere"), 400, "invalid_value", "passage")
+    assert text == "the decision has no passage 'nowhere'"
+    refused(await rate("Good.", "comment", passage=first), 400, "invalid_value", "passage")
+    await service.learn()
+    found = (await service.client.get(f"/v1/decisions/{name}")).json()
+    (item,) = found["feedback"]
+    assert (item["kind"], item["value"], item["content"]) == ("passage", 1.0, {"passage": first})
+    assert (item["counts"], found["metrics"], found["state"]) == (False, {}, "open")
+    assert (await rate(None, feedback_id="f")).status_code == 202
+    absent = await tell(service, "nobody", 1, passage=first)
+    refused(absent, 400, "invalid_value", "passage")
+    item = {"episode_id": "e", "metric_name": "thumb", "value": 1, "passage": first}
+    assert (await service.client.post("/v1/feedback", json=item)).status_code == 400

@@ -66,6 +66,29 @@ async def test_a_changed_mind_leaves_what_was_said_last(service: Service) -> Non
     assert record["metrics"] == {"thumb": 1.0}
 
 
+async def test_buttons_of_a_passage_rate_it_apart_from_the_answer(service: Service) -> None:
+    asked = (await look_up(service)).json()
+    name, passages = asked["agent"]["decision_id"], [one["id"] for one in asked["passages"]]
+    made = await token(service, name)
+
+    async def press_passage(number: int, value: str | None, change: int = 0) -> httpx.Response:
+        body = {"token": made, "value": value, "change": change, "passage": number}
+        return await service.client.post(BUTTON, json=body, headers=EVIL)
+
+    for response in (
+        await press_passage(2, "down"),
+        await press_passage(1, "up"),
+        await press(service, made, "up"),
+    ):
+        assert response.status_code == 202
+    assert (await press_passage(1, None, 1)).status_code == 202
+    refused(await press_passage(len(passages) + 1, "up"), 400, "invalid_value", "passage")
+    record = (await service.client.get(f"/v1/decisions/{name}")).json()
+    said = [(item["kind"], item["value"], item["content"].get("passage")) for item in record["feedback"]]
+    rated = [("passage", -1.0, passages[1]), ("passage", 1.0, passages[0]), ("value", 1.0, None)]
+    assert said == [*rated, ("retraction", None, None)]
+
+
 async def test_the_same_press_twice_is_one_fact(service: Service) -> None:
     made = await token(service, await forced(service, "bm25"))
     assert [(await press(service, made, "up")).json()["status"] for _ in "ab"] == ["stored", "duplicate"]
