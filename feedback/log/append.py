@@ -31,7 +31,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps, json_items, limit_numbers
-from armwise.feedback.log.chain import ERASABLE, make_salt, make_seal
+from armwise.feedback.log.chain import ERASABLE, FACTS, make_salt, make_seal
 from armwise.feedback.log.facts import (
     Fact,
     decision_row,
@@ -52,11 +52,13 @@ logger = logging.getLogger(__name__)
 PROBE_BYTES = 64 * 1024
 """Bytes that a probe writes: more than most commits."""
 
-_LIMITS = {
-    (table, column.name): column.type
+_LIMITED = {
+    table: [(column.name, column.type) for column in table.c if isinstance(column.type, Limited)]
     for table in (t.decisions, t.executions, t.observations)
-    for column in table.c
-    if isinstance(column.type, Limited)
+}
+
+_DOCUMENTS = {
+    table: [column.name for column in table.c if isinstance(column.type, sa.JSON)] for table in _LIMITED
 }
 
 
@@ -106,7 +108,10 @@ def append(connection: sa.Connection, facts: Sequence[Fact], now: float, rules: 
     for fact in facts:
         batch.add(fact)
     for table, rows in batch.rows.items():
-        connection.execute(sa.insert(table), rows)
+        if connection.dialect.name == "postgresql":
+            connection.execute(_INSERTS[table], {"rows": rows})
+        else:
+            connection.execute(sa.insert(table), rows)
     if batch.rows:
         connection.execute(_MOVE, {"to_seq": batch.seq, "to_at": batch.at})
     return batch.receipts
@@ -134,6 +139,15 @@ _HEAD = sa.select(t.log.c.seq, t.log.c.at).with_for_update()
 
 _MOVE = sa.update(t.log).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
 
+
+def _insert_from_json(table: sa.Table) -> sa.Insert:
+    """Return a statement that inserts all rows of a list, which a server gets as one parameter."""
+    columns = (sa.column(column.name, column.type) for column in table.c)
+    rows = sa.func.json_to_recordset(sa.bindparam("rows", type_=sa.JSON)).table_valued(*columns)
+    return sa.insert(table).from_select([*table.c.keys()], sa.select(*rows.render_derived(with_types=True).c))
+
+
+_INSERTS = {table: _insert_from_json(table) for table in (*FACTS, t.texts, t.answer_marks)}
 
 # -- what the log has of the facts -----------------------------------------------------------------
 
@@ -328,15 +342,17 @@ class Batch:
     def _insert(self, table: sa.Table, row: dict[str, Any], fact: Fact) -> None:
         """Add a row and the texts of its fact; values beyond the limits are replaced, with a warning."""
         texts = list_texts(fact)
-        for part in (row, texts):
-            for name, value in part.items():
-                limits = _LIMITS.get((table, name))
-                within = limit_numbers(value) if limits is None else limits.within(value)
-                if within is not value and within != value:
-                    about = row.get("decision_id") or row["id"]
-                    shown = _shortened(within), table.name, name, about, _shortened(value)
-                    logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
-                    part[name] = within
+        checked = [(row, name, limits.within) for name, limits in _LIMITED[table]]
+        checked += [(row, name, limit_numbers) for name in _DOCUMENTS[table]]
+        checked += [(texts, name, limit_numbers) for name in texts]
+        for part, name, limit in checked:
+            value = part[name]
+            within = limit(value)
+            if within is not value and within != value:
+                about = row.get("decision_id") or row["id"]
+                shown = _shortened(within), table.name, name, about, _shortened(value)
+                logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
+                part[name] = within
         self.rows[table].append(row)
         self._seal(table, row, texts)
 

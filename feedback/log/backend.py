@@ -147,19 +147,22 @@ def limit_numbers(value: Any) -> Any:
     >>> limit_numbers({"tokens": [1e30, 5], "usd": float("-inf")})
     {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}
     """
-    match value:
-        case None | str():  # most are, and to find that they are no documents takes longest
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return max(-LARGEST, min(LARGEST, value)) if value == value else 0.0
+    if isinstance(value, list | tuple):
+        if _is_plain(value):
             return value
-        case int() | float():
-            return max(-LARGEST, min(LARGEST, value)) if value == value else 0.0
-        case Mapping() if not _is_plain(value.values()):
-            return {name: limit_numbers(part) for name, part in value.items()}
-        case list() | tuple() if not _is_plain(value):
-            parts = map(limit_numbers, value)
-            return tuple(parts) if isinstance(value, tuple) else list(parts)
+        parts = map(limit_numbers, value)
+        return tuple(parts) if isinstance(value, tuple) else list(parts)
+    if isinstance(value, Mapping) and not _is_plain(value.values()):
+        return {name: limit_numbers(part) for name, part in value.items()}
     return value
 
 
 def _is_plain(values: Collection[Any]) -> bool:
     """Return whether values are all numbers within their limits, or all texts."""
-    return are_numbers(values) or all(isinstance(part, str) for part in values)
+    if isinstance(next(iter(values), None), str):
+        return all(isinstance(part, str) for part in values)
+    return are_numbers(values)
