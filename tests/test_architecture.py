@@ -301,13 +301,15 @@ NO_PARTICIPLES = {
 
 
 def list_functions(path: Path) -> set[str]:
-    """Return the names of functions and methods, without properties and what an overload repeats."""
+    """Return the names of functions and methods that we chose, without properties."""
     return {
         node.name
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and not any(
-            "property" in ast.unparse(each) or "setter" in ast.unparse(each) for each in node.decorator_list
+            word in ast.unparse(each)
+            for each in node.decorator_list
+            for word in ("property", "setter", "override")
         )
     }
 

@@ -59,7 +59,7 @@ class Endpoint:
 
     def has(self, model: str) -> bool:
         """Return whether a model is listed; Anthropic lists each with its date."""
-        return any(one == model or re.fullmatch(rf"{re.escape(model)}-\d{{8}}", one) for one in self.models)
+        return any(one == model or re.sub(r"-\d{8}$", "", one) == model for one in self.models)
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,15 +349,15 @@ class AgentSession:
             yield f"{self.agent} asked the service nothing."
             return
         n = f"{len(rows):,} request{'s' if len(rows) > 1 else ''}"
-        told = f"While {self.agent} ran, the service answered {n}"
+        answered = f"While {self.agent} ran, the service answered {n}"
         if not self.alone:
-            told += ", those of other programs included"
+            answered += ", including requests of other programs"
         if self.settings is not None and (problem := self.settings.describe_unpriced("they count as free")):
-            yield f"{told}. What they cost is not known: {problem}"
+            yield f"{answered}. What they cost is not known: {problem}"
             return
         ended = [row for row in rows if row["cost"] is not None]
         they = "They" if len(rows) > 1 else "It"
-        yield f"{told}. {they} cost {write_dollars(sum(row['cost']['usd'] for row in ended))} by its log."
+        yield f"{answered}. {they} cost {write_dollars(sum(row['cost']['usd'] for row in ended))} by its log."
         if len(ended) < len(rows):
             yield f"{len(rows) - len(ended):,} of them have no cost in the log yet, and are left out."
         if self.settings is None:

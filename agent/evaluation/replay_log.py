@@ -150,7 +150,7 @@ def play(
             each.begin(len(row_of), rows.column)
         contexts = []
         for block in _split(examples):
-            rewards = [_learned_reward(rule, example) for example in block]
+            rewards = [_find_learned_reward(rule, example) for example in block]
             for each in plays:
                 each.take(block, rewards, row_of)
             contexts += [example.decision.context for example in block if example.seq in row_of]
@@ -175,7 +175,7 @@ def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
         yield block
 
 
-def _learned_reward(rule: RewardRule, example: Example) -> float | None:
+def _find_learned_reward(rule: RewardRule, example: Example) -> float | None:
     """Return the reward that a learner learns; None: it does not learn the example."""
     if training_log_examples.find_run(example.decision) is not None:
         return None
@@ -330,7 +330,7 @@ def replay(
     """
     rule, settled = request.apply_prices(config.reward), source.settled
     service = CandidateService.from_config(config, rule, store, request.ceiling)
-    asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_named(request, ())))]
+    asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_list_candidates(request, ())))]
     built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
     selection = read_selection(request, service)
     if doubt := load(FIND_DOUBT)(source, rule, selection.since, selection.until, progress, missing=False):
@@ -351,7 +351,7 @@ def replay(
         raise EvaluationError(f"{error}{wait if UNSETTLED in str(error) else ''}") from None
     request = _possible(request, log)
     by_name = {target.name: target for target in played}
-    names = dict.fromkeys((request.baseline, *_named(request, log.arms)))
+    names = dict.fromkeys((request.baseline, *_list_candidates(request, log.arms)))
     targets = [by_name.get(name) or plain_target(log, parse_name(name)) for name in names]
     baseline = None if targets[0].name == CandidateKind.SERVED else request.baseline
     if baseline is not None and not targets[0].kept.any():
@@ -419,7 +419,7 @@ def replay(
     )
 
 
-def _named(request: EvaluationRequest, arms: Sequence[str]) -> tuple[str, ...]:
+def _list_candidates(request: EvaluationRequest, arms: Sequence[str]) -> tuple[str, ...]:
     """Return the requested candidates; by default a uniform choice, each arm, and the configured policy."""
     fixed = (f"{CandidateKind.FIXED}:{arm}" for arm in arms)
     return request.candidates or (CandidateKind.UNIFORM.value, *fixed, CandidateKind.CONFIGURED.value)
@@ -502,7 +502,7 @@ def _describe(target: Target, verdict: dict[str, Any] | None) -> CandidateResult
 
 def _add_estimates(result: CandidateResult, found: Evaluation, *, served: bool) -> None:
     result["rows"] = len(found.log)
-    result["estimates"] = [_estimated(each, _doubt(found.log)) for each in found.estimates]
+    result["estimates"] = [_describe_estimate(each, _doubt(found.log)) for each in found.estimates]
     result["shares"] = {each.arm: each.target for each in found.diagnostics.overlap}
     if found.weight.any():
         result["weights"] = describe_weights(found, served=served)
@@ -515,7 +515,7 @@ def _doubt(log: Log) -> str:
     return "propensities were estimated, not recorded" if log.estimated else ""
 
 
-def _estimated(estimate: EstimatorResult, doubt: str) -> Estimated:
+def _describe_estimate(estimate: EstimatorResult, doubt: str) -> Estimated:
     return Estimated(
         estimator=estimate.estimator,
         value=_interval(estimate.value),

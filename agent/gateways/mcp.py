@@ -59,7 +59,7 @@ class SearchResults(BaseModel):
     decision_id: str = Field(description="Names this search in feedback.")
 
 
-class Document(BaseModel):
+class FetchedPassage(BaseModel):
     """A passage with its text."""
 
     id: str
@@ -162,7 +162,7 @@ async def search(
 async def fetch(
     id: Annotated[Name, Field(description="Id of a passage.")],  # noqa: A002  # as connectors call it
     ctx: Context[Any, Any],
-) -> Document:
+) -> FetchedPassage:
     """Return the text of a passage that a search has found."""
     with _calling(ctx, "decide", "read") as (replica, caller):
         passage = (await read_permitted(replica, caller, [id])).get(id)
@@ -171,7 +171,7 @@ async def fetch(
         corpus, _ = replica.config.locate_passage(id)
         attributes = {name: str(value) for name, value in hide_groups(passage.metadata).items()}
         about = {**attributes, "corpus": corpus}
-        return Document(
+        return FetchedPassage(
             id=id,
             title=passage.title,
             text=passage.text,

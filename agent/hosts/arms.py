@@ -14,8 +14,8 @@ from armwise.arms.deployments import (
     Embedders,
     HostedArms,
     SearchHost,
+    retrieval_cache,
 )
-from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.llm import Generator, catalog
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.errors import LogUnavailableError
@@ -101,5 +101,9 @@ def open_here(
         generator,
         saved.find_passage_backbone(config.router),
     )
-    cache = None if folder is None else RetrievalCache(folder, cached.size_mib << 20, cached.ttl_s)
+    cache = (
+        None
+        if folder is None
+        else retrieval_cache.RetrievalCache(folder, cached.size_mib << 20, cached.ttl_s)
+    )
     return HostedArms(here, deployed, embedders, config.arms, cache)

@@ -208,18 +208,18 @@ class ArmGraph:
         kind, _ = self.resolve(name)
         return kind.name not in KINDS.own or kind.searches_corpus or kind.holds_corpus
 
-    def named_corpora(self, name: str) -> frozenset[str]:
+    def list_corpora(self, name: str) -> frozenset[str]:
         """Return the names of the corpora that an arm and its members name."""
         return frozenset(spec.corpus for spec in self.closure(name).values() if spec.corpus is not None)
 
     def require_readable(self, name: str, corpora: Collection[str]) -> None:
         """Raise SourceAwayError if an arm names another corpus than these."""
-        if away := self.named_corpora(name) - {*corpora}:
+        if away := self.list_corpora(name) - {*corpora}:
             raise SourceAwayError(f"arm {name!r}: corpus {min(away)!r} cannot be read")
 
     def keep_readable(self, corpora: Collection[str]) -> dict[str, ArmSpec]:
         """Return the arms that name no other corpora than these."""
-        return {name: spec for name, spec in self.specs.items() if self.named_corpora(name) <= {*corpora}}
+        return {name: spec for name, spec in self.specs.items() if self.list_corpora(name) <= {*corpora}}
 
     def corpora(self, name: str) -> frozenset[str] | None:
         """Return the names of the corpora that an arm and its members search; None: it searches elsewhere.

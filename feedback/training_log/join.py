@@ -314,7 +314,7 @@ class _FollowedValues:
 
     @cached_property
     def completions(self) -> list[tuple[float, int]]:
-        """The log's times and the positions at which feedback is complete, whoever its raters are."""
+        """The log's times and the positions at which feedback is complete if every rater counts."""
         walk, found = _FollowedValues(self._turn, self._rule), []
         for each in self._turn.feedback:
             walk._follow(each.feedback)

@@ -50,6 +50,7 @@ def service(tmp_path: Path) -> Service:
     """The example with a small encoder, arms of known steps, and a scripted model."""
     args = example()
     args["features"]["embedding"]["dims"] = DIM
+    args["reward"]["correction_time"] = "PT0S"
     args |= {"backbones": {"minilm": {"model": f"hashing:{DIM}"}}, "llm": {"engine": "scripted"}}
     return Service(tmp_path, searched=FakeArms({"multi": four_steps}), **args)
 

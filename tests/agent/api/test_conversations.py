@@ -16,7 +16,7 @@ from armwise.feedback.drift.alarms import Alarm, raise_alarms
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
-from armwise.feedback.sources import LogSource, read_decisions
+from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import (
     Joiner,
     find_difference,
@@ -25,6 +25,7 @@ from armwise.feedback.training_log import (
 )
 from tests.agent.asking import CHAT, QUESTION, look_up, tell
 from tests.agent.fakes import Service, failing
+from tests.feedback.examples import read_log
 
 UNIFORM = {"kind": "uniform"}
 
@@ -268,7 +269,7 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         assert steps == [1, 4, 1]
         expected = 0.625 - 0.1 * sum(steps) / 3  # 0.25 in [-1, 1]
         assert rule.compute_reward(example) == pytest.approx(expected)
-        (batched,) = LogSource(store, rule).log(rule).reward
+        (batched,) = read_log(store, rule).reward
         (row,) = [
             one for one in listing.decisions(store, rule, listing.DecisionFilter(), 9).decisions if one.reward
         ]
