@@ -1,5 +1,6 @@
 """One verdict on a log: what `audit` refuses, nothing estimates from, and all say so in the same words."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -93,7 +94,8 @@ LOGS = {
 
 def write(path: Path, rows: list[Example]) -> Path:
     with appearing(path) as file:
-        write_export(rows, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
+        rule = make_rule("reward", (0.0, 1.0))
+        write_export(rows, file, Header(written_at=0.0, reward=rule, arms=("large", "small")))
     return path
 
 
@@ -141,13 +143,18 @@ def test_an_arm_of_probability_1_says_that_the_others_had_0(
     """Half of the log is certain: an arm is judged where it was drawn, or could have been."""
     monkeypatch.chdir(tmp_path)
     coin = draw_rows(1200, lambda _: 0.5, lambda p: p)
-    sure = draw_rows(1200, lambda _: 0.0, lambda _: 1.0)
+    sure = draw_rows(1200, lambda _: 1.0, lambda _: 1.0)
     rows = [
         replace(one, seq=seq, decision=replace(one.decision, id=f"r{seq}"))
         for seq, one in enumerate([*coin, *sure], start=1)
     ]
-    found = CliRunner().invoke(app, ["replay", "--from", str(write(tmp_path / "log.jsonl", rows))])
+    path, report = write(tmp_path / "log.jsonl", rows), tmp_path / "report.json"
+    found = CliRunner().invoke(app, ["replay", "--from", str(path), "-o", str(report)])
     assert "1,200 the arm could not have been drawn" in said(found, 0)
+    told = json.loads(report.read_text())["candidates"]
+    mean = {one["name"]: one["weights"]["mean"] for one in told if one["weights"] is not None}
+    assert {*mean} == {"uniform", "fixed:small", "fixed:large", "configured"}
+    assert all(0.9 < weight < 1.1 for weight in mean.values()), "what learns draws no other arm there either"
 
 
 def audited(rows: Iterable[Example], *, partial: bool) -> LogAudit:
