@@ -113,6 +113,8 @@ CORRECTABLE = rule(correction_time="PT5S", right=Aggregation.LAST)
 
 A_TURN = (decided(), executed())
 
+BACK = (said(1.0, 105.0, key="k"), retracted("k", 108.0))
+
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
@@ -133,6 +135,10 @@ A_TURN = (decided(), executed())
             [(6, 0.0)],
         ),
         ([said(1.0, 105.0, key="k"), retracted("k", 110.5), TickFact(0, 200.0)], [(4, 1.0)]),
+        (
+            [*BACK, said(1.0, 112.0, "gone"), said(0.0, 114.0), TickFact(0, 118.0), TickFact(0, 120.0)],
+            [(8, 0.0)],
+        ),
         ([said(1.0, 159.0), TickFact(0, CLOSING + 0.5)], [(4, 1.0)]),
         ([said(1.0, 159.0), said(0.0, 160.5), TickFact(0, 170.0)], [(5, 1.0)]),
     ],
@@ -147,6 +153,7 @@ A_TURN = (decided(), executed())
         "given again later, which can be corrected as well",
         "given again later",
         "taken back too late",
+        "taken back, and another metric begins no time for corrections",
         "the wait time is over before",
         "a correction after the wait time",
     ],
