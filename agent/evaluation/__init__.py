@@ -18,7 +18,7 @@ from .gate import (
 )
 from .job import RETRIES_S, Evaluations, evaluate_apart, evaluate_here
 from .replay_log import replay
-from .report import Document, list_footnotes, make_page, make_table
+from .report import ReplayDocument, list_footnotes, make_page, make_table
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
 __all__ = [
@@ -27,12 +27,12 @@ __all__ = [
     "RETRIES_S",
     "CandidateError",
     "CandidateKind",
-    "Document",
     "EvaluationError",
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
     "Moment",
+    "ReplayDocument",
     "evaluate_apart",
     "evaluate_here",
     "list_footnotes",

@@ -2,7 +2,7 @@
 
     request --> candidates
     blocks of the log --> the rows that can be evaluated; candidates decide these, then learn the block
-    all rows --> estimates, intervals, diagnostics, verdicts --> the document (`report.Document`)
+    all rows --> estimates, intervals, diagnostics, verdicts --> the document (`report.ReplayDocument`)
 
 A candidate that learns decides before it learns (progressive validation). Those without a context (`served`,
 `uniform`, `fixed:<arm>`) are computed from the table; contexts are read only if something needs them.
@@ -37,9 +37,9 @@ from armwise.agent.evaluation.recompute import RecomputedCheck, recompute
 from armwise.agent.evaluation.report import (
     DIRECT_ALONE,
     CandidateResult,
-    Document,
     Estimated,
     Interval,
+    ReplayDocument,
     Weights,
     covers,
 )
@@ -313,7 +313,7 @@ def replay(
     source: TrainingLog,
     store: Store | None,
     progress: Progress,
-) -> Document:
+) -> ReplayDocument:
     """Replay a log, and return what candidates would have earned.
 
     Args:
@@ -390,7 +390,7 @@ def replay(
     if store is not None and not request.selects:
         excluded.update(store.count_unlearned())  # of the entire log, regardless of time
     drawn = np.bincount(log.drawn, minlength=len(log.arms)) / len(log)
-    return Document(
+    return ReplayDocument(
         request=request.model_dump(mode="json"),
         source="an export" if store is None else without_password(config.database_url),
         made_at=time.time(),

@@ -122,7 +122,7 @@ class CandidateResult(TypedDict):
     verdict: dict[str, Any] | None
 
 
-class Document(TypedDict):
+class ReplayDocument(TypedDict):
     """The results of candidates, compared with the baseline.
 
     Attributes:
@@ -230,19 +230,19 @@ def list_remarks(candidate: CandidateResult) -> list[str]:
     return [candidate["about"], *candidate["notes"], *excluded, *notes, *warnings, *says]
 
 
-def list_uncovered(document: Document) -> list[str]:
+def list_uncovered(document: ReplayDocument) -> list[str]:
     """Return the estimators whose intervals do not cover."""
     every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
     return list(dict.fromkeys(estimate["estimator"] for estimate in every if not estimate["covers"]))
 
 
-def explain_bias(document: Document) -> str:
+def explain_bias(document: ReplayDocument) -> str:
     """Return what an interval marked as biased means for this log."""
     every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
     return BIASED_ALONE if any(DIRECT_ALONE in estimate["note"] for estimate in every) else BIASED
 
 
-def list_footnotes(document: Document) -> list[str]:
+def list_footnotes(document: ReplayDocument) -> list[str]:
     """Return a line for each candidate, the excluded decisions, and the assumptions."""
     uncovered = ", ".join(list_uncovered(document))
     return [
@@ -253,7 +253,7 @@ def list_footnotes(document: Document) -> list[str]:
     ]
 
 
-def make_table(document: Document) -> Table:
+def make_table(document: ReplayDocument) -> Table:
     """Return the estimates as a table: a row for each estimator of each candidate.
 
     In a narrow terminal the widest cells are folded first, so that names stay complete.
@@ -305,7 +305,7 @@ def write_ends(interval: Interval) -> str:
 # -- the page ----------------------------------------------------------------------------------------
 
 
-def colour_arms(document: Document) -> dict[str, str]:
+def colour_arms(document: ReplayDocument) -> dict[str, str]:
     """Return the colour of each arm as a page writes it: that of the console."""
     usual = {arm: number for number, arm in enumerate(document["drawn"])}
     numbers = usual | document["arm_colours"]
@@ -342,7 +342,7 @@ def draw_trail(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"gain": line("gain"), "low": line("low"), "margin": place(margin), "n": trail[-1]["n"]}
 
 
-def make_page(document: Document) -> str:
+def make_page(document: ReplayDocument) -> str:
     """Return a document as a self-contained HTML page."""
     shown = EvaluationRequest.model_validate(document["request"])
     every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
@@ -381,7 +381,7 @@ def _forecast(gain: Interval, n: int) -> str:
     return write_further(more) if more else f"only more than {intervals.MOST_MORE * n:,} further decisions"
 
 
-def summary(report: Document) -> str:
+def summary(report: ReplayDocument) -> str:
     """Return the result in two sentences."""
     baseline, others = report["request"]["baseline"], report["candidates"][1:]
     begin = f"On {report['rows']:,} decisions that earned {report['earned']:+.3f} each"

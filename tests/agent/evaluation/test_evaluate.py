@@ -22,8 +22,8 @@ from armwise.agent.evaluation.candidates import (
 from armwise.agent.evaluation.replay_log import replay
 from armwise.agent.evaluation.report import (
     CandidateResult,
-    Document,
     Interval,
+    ReplayDocument,
     find_headline,
     list_footnotes,
     list_remarks,
@@ -103,12 +103,12 @@ def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     return config
 
 
-def evaluated(config: AppConfig, store: Store, *candidates: str, **asked: Any) -> Document:
+def evaluated(config: AppConfig, store: Store, *candidates: str, **asked: Any) -> ReplayDocument:
     request = EvaluationRequest(candidates=candidates, **asked)
     return replay(config, request, LogSource(store, config.reward), store, quietly)
 
 
-def of(report: Document, name: str) -> CandidateResult:
+def of(report: ReplayDocument, name: str) -> CandidateResult:
     (found,) = (one for one in report["candidates"] if one["name"] == name)
     return found
 

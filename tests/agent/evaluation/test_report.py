@@ -19,9 +19,9 @@ from armwise.agent.evaluation.report import (
     BIASED,
     ArmWeights,
     CandidateResult,
-    Document,
     Estimated,
     Interval,
+    ReplayDocument,
     Weights,
     colour_arms,
     command,
@@ -90,7 +90,7 @@ def but(judged: CandidateResult, **changes: Any) -> CandidateResult:
     return cast(CandidateResult, changed)
 
 
-def a_report(*candidates: CandidateResult, **changes: Any) -> Document:
+def a_report(*candidates: CandidateResult, **changes: Any) -> ReplayDocument:
     found: Any = {
         "request": EvaluationRequest().model_dump(mode="json"),
         "source": "sqlite:///log.db",
@@ -112,7 +112,7 @@ def a_report(*candidates: CandidateResult, **changes: Any) -> Document:
         "candidates": [candidate("served", 0.3, None), *candidates],
         "assumptions": ["All is as it seems."],
     }
-    return cast(Document, {**found, **changes})
+    return cast(ReplayDocument, {**found, **changes})
 
 
 BETTER, WORSE = candidate("fixed:dense", 0.5, 0.2), candidate("uniform", 0.25, -0.02)
@@ -127,7 +127,7 @@ HELD = {
 UNHEARD = {"verdict": "hold", "promote": False, "reasons": ["Nothing is left."], "figures": None, "trail": []}
 
 
-def printed(report: Document, width: int = 150) -> str:
+def printed(report: ReplayDocument, width: int = 150) -> str:
     output = StringIO()
     console = Console(file=output, width=width)
     console.print(make_table(report))
@@ -371,7 +371,7 @@ def test_the_command_of_a_report_asks_for_the_same(
 ) -> None:
     heard: list[EvaluationRequest] = []
 
-    def evaluate(_config: object, request: EvaluationRequest, *_: object) -> Document:
+    def evaluate(_config: object, request: EvaluationRequest, *_: object) -> ReplayDocument:
         heard.append(request)
         return a_report(BETTER)
 
@@ -399,5 +399,5 @@ def test_a_request_comes_back_from_json_as_it_was(request_: EvaluationRequest) -
 def test_the_page_on_the_document_names_each_of_its_fields() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/http/operating.md").read_text()
     described = page.partition("### The document of a replay")[2].partition("\n## ")[0]
-    for part in (Document, CandidateResult, Estimated, Interval, Weights):
+    for part in (ReplayDocument, CandidateResult, Estimated, Interval, Weights):
         assert [name for name in part.__annotations__ if f"`{name}`" not in described] == []
