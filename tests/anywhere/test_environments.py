@@ -1,25 +1,31 @@
-"""`armwise serve --ask` in environments of people: it answers, or says in one line what is missing.
+"""The service, its arms and the verbs in environments of people: they answer, or say what is missing.
 
 python -m pytest -n0 -m slow tests/anywhere
 """
 
+import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from armwise.arms import proxies
+from tests.agent.canned_service import ANY, Canned
 from tests.anywhere.conftest import ROWS
 from tests.arms.test_own_processes import NAMES
-from tests.live.conftest import free_port
+from tests.live.conftest import free_port, until
 from tests.other_users import AS_NOBODY, IS_ROOT, NOBODY, nobody_may_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -152,6 +158,17 @@ ENVIRONMENTS = (
     Environment(
         "dead proxies", {**dict.fromkeys(PROXIES, f"http://{DEAD}"), "ALL_PROXY": f"socks5://{DEAD}"}
     ),
+    Environment(
+        "SOCKS proxies in small letters, odd exceptions",
+        {
+            **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), f"socks://me:secret@{DEAD}"),
+            "NO_PROXY": "[::1]:80,fd00::/8, *.example",
+            "no_proxy": " , ",
+        },
+    ),
+    Environment(
+        "a proxy that is none", {"HTTP_PROXY": "http://[", "HTTPS_PROXY": "ftp://a", "ALL_PROXY": "//"}
+    ),
     Environment("folder with agent/, feedback/, arms.py, ray.py", arrange=with_own_modules),
     Environment("a read-only folder", arrange=read_only),
     Environment("twice as many busy processes as processors", arrange=beside_busy_processes),
@@ -231,6 +248,140 @@ def test_the_service_answers_or_says_what_is_missing(
     assert as_expected, output[-5000:]
     assert "Traceback" not in output, output[-5000:]
     assert "Warning:" not in output, output[-5000:]
+
+
+VERBS = (
+    "doctor -c config.yaml",
+    *(f"ask What? --arm {arm} --url URL" for arm in ("found", "openai", "anthropic", "responses")),
+    "feedback last thumb=1 --url URL",
+    "status --url URL",
+    "apply arms.yaml --keep found --keep anthropic --keep responses --url URL",
+    "verify --log -c config.yaml",
+    "prove URL",
+    "report -c config.yaml --since 1d",
+    "audit -c config.yaml",
+    "export -c config.yaml -o log.jsonl",
+    "replay -c config.yaml --policy uniform",
+    "key list -c config.yaml",
+    "backup -c config.yaml copies",
+    "lab simulate q.jsonl --metric thumb=em -o out --url URL",
+    "ingest q.jsonl --name q -c config.yaml",
+    "init q.jsonl --yes -o new.yaml",
+)
+"""What is run beside a service in each environment."""
+
+
+def write_service(place: Place, address: str) -> None:
+    """Write a configuration that has each kind of arm and model that asks over HTTP, at one address."""
+    llms = {
+        engine: {"engine": engine, "base_url": f"{address}/v1", "model": "m", "max_retries": 0}
+        for engine in ("openai", "anthropic", "responses")
+    }
+    arms: dict[str, Any] = {name: {"kind": "none", "answering": {"llm": name}} for name in llms}
+    asked = {"q": "{question}"}
+    arms["found"] = {"kind": "remote", "params": {"url": f"{address}/search", "request": asked}}
+    args = {
+        "home": str(place.home / "service"),
+        "corpus": {"name": "q", "source": str(place.folder / "q.jsonl")},
+        "arms": arms,
+        "llms": llms,
+        "llm": llms["openai"],
+        "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
+    }
+    application = {"name": "armwise", "import_path": "armwise.agent.app:build", "args": args}
+    document = {"http_options": {"port": place.port}, "applications": [application]}
+    (place.folder / "config.yaml").write_text(json.dumps(document))  # JSON is YAML
+    (place.folder / "arms.yaml").write_text(json.dumps({"arms": {"openai": arms["openai"]}}))
+    row = {"id": "q1", "question": "What?", "text": "That.", "answers": ["a"], "gold_ids": []}
+    (place.folder / "q.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def reply_to_all() -> Canned:
+    """Serve what a search and a model of each protocol answers, in one object."""
+    server = Canned()
+    usage = {"prompt_tokens": 3, "completion_tokens": 1, "input_tokens": 3, "output_tokens": 1}
+    message = {"role": "assistant", "content": "That."}
+    output = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "That."}]}
+    server.reply(
+        ANY,
+        {
+            "results": [{"id": "1", "text": "That.", "score": 1.0}],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "content": [{"type": "text", "text": "That."}],
+            "output": [output],
+            "data": [{"id": "m"}],
+            "status": "completed",
+            "stop_reason": "end_turn",
+            "usage": usage,
+        },
+    )
+    return server
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "environment", [one for one in ENVIRONMENTS if not one.says], ids=lambda one: one.name
+)
+def test_each_verb_and_each_kind_of_arm_works(environment: Environment) -> None:
+    """Nothing ends in a traceback, and this machine is reached: what asks it is answered."""
+    if environment.root and not IS_ROOT:
+        pytest.skip("root alone can make it")
+    if environment.prefix == AS_NOBODY and not nobody_may_run(sys.executable):
+        pytest.skip(f"that user may not run {sys.executable}")
+    with place_of() as place, closing(reply_to_all()) as server, ExitStack() as stack:
+        write_service(place, server.url)
+        if environment.arrange is not None:
+            stack.enter_context(contextmanager(environment.arrange)(place))
+        where = {"cwd": place.folder, "env": variables_of(environment, place), "umask": environment.umask}
+        files = environment.files
+        command = [*environment.prefix, ARMWISE, "serve", "--cold", "--single-process", "-c", "config.yaml"]
+        output = stack.enter_context((place.home.parent / "output.txt").open("w+"))
+        process = subprocess.Popen(
+            command,
+            **where,
+            stdout=output,
+            stderr=output,
+            preexec_fn=None if files is None else lambda: limit(files),
+            start_new_session=True,
+        )
+        stack.callback(process.wait, 60)
+        stack.callback(process.send_signal, signal.SIGINT)
+        url = f"http://127.0.0.1:{place.port}"
+        with proxies.client() as client:
+            until(lambda: process.poll() is not None or is_ready(client, url), LIMIT_S)
+        output.seek(0)
+        assert process.poll() is None, output.read()[-5000:]
+        failed = {}
+        for verb in VERBS:
+            done = subprocess.run(
+                [*environment.prefix, ARMWISE, *verb.replace("URL", url).split()],
+                **where,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            said = done.stdout + done.stderr
+            if "Traceback" in said or (done.returncode not in (0, 1) and not verb.startswith(MAY_REFUSE)):
+                failed[verb] = said[-3000:]
+        assert failed == {}
+        assert {path.partition("?")[0] for path in server.paths} >= ASKED
+
+
+MAY_REFUSE = ("prove", "audit", "replay", "report", "export")
+"""Verbs that say why they say nothing of a log of a few decisions."""
+
+ASKED = {"/search", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/models"}
+"""What the arms, the models and `doctor` ask for."""
+
+
+def is_ready(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(f"{url}/ready", timeout=5.0).is_success
+    except httpx.HTTPError:
+        return False
 
 
 @contextmanager
