@@ -8,9 +8,10 @@ Source: Porter 2001, Snowball: a language for stemming algorithms, https://snowb
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from importlib import import_module
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Literal
+
+import Stemmer
 
 from armwise.arms.tokenizer import (
     CACHED_RUNS,
@@ -23,7 +24,7 @@ from armwise.arms.tokenizer import (
     words,
 )
 
-INDEX_VERSION = f"{VERSION}-{version('snowballstemmer')}"
+INDEX_VERSION = f"{VERSION}-{version('PyStemmer')}"
 """Version of the words of an index, part of its identity: stems may change with the package."""
 
 Language = Literal[
@@ -107,16 +108,14 @@ def find_language(texts: Iterable[str]) -> Language:
 
 @cache
 def _stemmer(language: Language) -> Callable[[str], str]:
-    """Return the stemmer of a language; always that of the package, for the same stems on each machine."""
     if language == "none":
         return str
-    stemmer: Any = getattr(import_module(f"snowballstemmer.{language}_stemmer"), f"{language.title()}Stemmer")
 
     @lru_cache(CACHED_STEMS)
     def stem(word: str) -> str:
         if any(map(str.isdigit, word)):  # the name of a part, a version or a year
             return word
-        found: str = stemmer().stemWord(word)  # one for each word, since a stemmer has a state
+        found: str = Stemmer.Stemmer(language, 0).stemWord(word)  # one for each word: threads cannot share it
         return found
 
     return stem
