@@ -361,7 +361,7 @@ class FeedbackItem(Request):
     value: FeedbackValue | None
     passage: PassageId | None = Field(
         default=None,
-        description="Id of a passage that the decision found. The value is about this passage alone.",
+        description="Id of a passage that the decision found. The value is about this passage only.",
     )
     comment: Comment | None = None
     feedback_id: FeedbackId | None = None

@@ -98,8 +98,15 @@ class CorpusSource:
         return Corpus.open(self.folder, self.prefix)
 
     def ingest_or_open(self, *, compare: bool = False, progress: Progress | None = None) -> Corpus:
-        """Read it, or open what was read of it before. Raises CorpusError if there is neither."""
+        """Read it, or open what was read of it before.
+
+        Raises:
+            CorpusError: There is neither.
+            OSError: There is no place for its folder.
+        """
         note = self.folder / TROUBLE
+        # a home that cannot be written is no fault of a source
+        note.parent.parent.mkdir(parents=True, exist_ok=True)
         try:
             corpus = self.ingest(compare=compare, progress=progress)
         except (CorpusError, OSError) as error:

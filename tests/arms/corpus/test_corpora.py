@@ -284,8 +284,8 @@ def test_a_source_of_which_nothing_sound_was_read_is_left_out_or_refused(
 
 
 def test_all_sources_that_cannot_be_read_are_named_at_once(tmp_path: Path) -> None:
-    sources = [CorpusSource(str(tmp_path / name), tmp_path / name / "home", name) for name in ("a", "b")]
-    with pytest.raises(CorpusError, match=r"corpus 'home': no corpus at .*a.*; corpus 'home': .*b"):
+    sources = [CorpusSource(str(tmp_path / name), tmp_path / "homes" / name, name) for name in ("a", "b")]
+    with pytest.raises(CorpusError, match=r"corpus 'a': no corpus at .*/a.*; corpus 'b': .*b"):
         ingest_all(sources, leave_out=True)
 
 
