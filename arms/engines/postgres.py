@@ -13,6 +13,7 @@ import math
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -238,7 +239,6 @@ class PostgresTable:
         url = sa.make_url(params.url).set(drivername="postgresql+psycopg")
         if (password := params.key) is not None:
             url = url.set(password=password)
-        milliseconds = int(params.timeout_s * 1000)
         self._engine = sa.create_engine(
             url,
             pool_size=CONNECTIONS,
@@ -246,10 +246,7 @@ class PostgresTable:
             pool_timeout=params.timeout_s,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args={
-                "connect_timeout": max(2, int(params.timeout_s)),
-                "options": f"-c statement_timeout={milliseconds}",
-            },
+            connect_args={"connect_timeout": max(2, int(params.timeout_s)), "prepare_threshold": None},
         )
         weakref.finalize(self, self._engine.dispose)
         self._known_words = -math.inf, WordStatistics()
@@ -353,8 +350,20 @@ class PostgresTable:
             for name, title, text, metadata, score in rows
         ]
 
-    def _connect(self) -> "_Connected":
-        return _Connected(self._engine)
+    @contextmanager
+    def _connect(self) -> "Iterator[sa.Connection]":
+        """Begin a transaction; errors of the driver are raised as ArmError, without the SQL statement."""
+        from sqlalchemy import exc
+
+        try:
+            with self._engine.begin() as connection:
+                # for this transaction, since a pooler gives the session to others after it
+                connection.exec_driver_sql(
+                    f"SET LOCAL statement_timeout = {self._params.timeout_s * 1000:.0f}"
+                )
+                yield connection
+        except exc.DBAPIError as error:
+            raise ArmError(str(error.orig).strip().partition("\n")[0]) from error
 
     def create(self, dim: int | None) -> None:
         """Create the table with its index of words, and the table of states."""
@@ -474,28 +483,6 @@ class PostgresTable:
             run(f"ALTER TABLE {self._table} ALTER COLUMN search SET STATISTICS {COUNTED_WORDS}")
             run(f"ANALYZE {self._table}")
         self._known_words = -math.inf, WordStatistics()
-
-
-class _Connected:
-    """A transaction; errors of the driver are raised as ArmError, without the SQL statement."""
-
-    def __init__(self, engine: "sa.Engine") -> None:
-        self._begun = engine.begin()
-
-    def __enter__(self) -> "sa.Connection":
-        from sqlalchemy import exc
-
-        try:
-            return self._begun.__enter__()
-        except exc.DBAPIError as error:
-            raise ArmError(str(error.orig).strip().partition("\n")[0]) from error
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        from sqlalchemy import exc
-
-        self._begun.__exit__(kind, error, trace)
-        if isinstance(error, exc.DBAPIError):
-            raise ArmError(str(error.orig).strip().partition("\n")[0]) from error
 
 
 def _column(name: str) -> str:

@@ -1,10 +1,12 @@
 """What is PostgreSQL's own: words are weighted by what its planner has counted."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -17,6 +19,7 @@ from armwise.arms.engines.postgres import PostgresTable, WordStatistics
 from armwise.arms.retrievers import ArmSpec
 from armwise.arms.retrievers.catalog import resolve_kind
 from tests.arms.engines.passages import InMemory
+from tests.pooler import SESSIONS, WITH_POOLER, pooled
 from tests.postgres import Server
 
 SHARES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-7, 1.0), min_size=1)
@@ -66,11 +69,11 @@ def test_nothing_has_none_of_the_words(table: PostgresTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "timeout_s", "connect_s", "limit_ms"),
-    [("postgresql", 7.5, 7, 7500), ("postgres", 0.25, 2, 250), ("postgresql+psycopg", 2.9, 2, 2900)],
+    ("scheme", "timeout_s", "connect_s"),
+    [("postgresql", 7.5, 7), ("postgres", 0.25, 2), ("postgresql+psycopg", 2.9, 2)],
 )
 def test_a_database_is_connected_to_within_limits(
-    scheme: str, timeout_s: float, connect_s: int, limit_ms: int, monkeypatch: pytest.MonkeyPatch
+    scheme: str, timeout_s: float, connect_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, disposed = list[tuple[str, dict[str, Any]]](), list[bool]()
 
@@ -93,15 +96,31 @@ def test_a_database_is_connected_to_within_limits(
         "pool_timeout": timeout_s,
         "pool_pre_ping": True,
         "hide_parameters": True,
-        "connect_args": {
-            "connect_timeout": connect_s,
-            "options": f"-c statement_timeout={limit_ms}",
-        },
+        "connect_args": {"connect_timeout": connect_s, "prepare_threshold": None},
     }
     assert made == [("postgresql+psycopg://me:secret@db/search", options)]
     assert disposed == []
     del table
     assert disposed == [True]
+
+
+@pytest.mark.slow
+@WITH_POOLER
+def test_behind_a_pooler_searches_keep_to_their_time_and_change_no_session(postgres: Server) -> None:
+    with pooled(postgres, "transaction") as url:
+        place = {"url": url, "collection": "p", "timeout_s": 0.5}
+        table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=place))[1])
+        ingest(InMemory([Passage(f"p{n}", "", f"An old river, number {n}.") for n in range(20)]), table, None)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: len(table.lexical(Query("Which old river?"), 3)), range(60)))
+        assert found == [3] * 60
+        with psycopg.connect(url.replace("+psycopg", "")) as other:
+            other.execute("LOCK TABLE p")
+            with pytest.raises(ArmError, match="statement timeout"):
+                table.lexical(Query("Which old river?"), 3)
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other:
+            shown = [other.execute("SHOW statement_timeout").fetchall()[0][0] for _ in range(2 * SESSIONS)]
+    assert shown == ["0"] * len(shown)
 
 
 def test_an_error_of_the_database_does_not_show_the_question(postgres: Server) -> None:

@@ -1,12 +1,8 @@
 """A log behind PgBouncer, whose sessions of the server change from transaction to transaction."""
 
-import os
-import shutil
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -22,59 +18,16 @@ from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import look_up, tell
 from tests.agent.fakes import Service
 from tests.feedback.conftest import decision, execution, value
-from tests.postgres import PATIENCE_S, Server, running
+from tests.pooler import SESSIONS, WITH_POOLER, pooled
+from tests.postgres import Server, running
 
-PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="install pgbouncer, as by `apt-get install pgbouncer`"),
-]
-
-SESSIONS = 2
-"""Sessions of the server that all clients of the pooler share."""
+pytestmark = [pytest.mark.slow, WITH_POOLER]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with running(in_memory=True) as found:
         yield found
-
-
-@contextmanager
-def pooled(server: Server, mode: str) -> Iterator[str]:
-    """Run a pooler before a new log, and return the URL of the log through it."""
-    url = sa.make_url(server.fresh())
-    folder = server.folder / f"pool-{url.username}-{mode}"
-    server.run(f"mkdir {folder}")
-    settings = {
-        "unix_socket_dir": folder,
-        "listen_port": 6432,
-        "auth_type": "trust",
-        "auth_file": folder / "users",
-        "pool_mode": mode,
-        "default_pool_size": SESSIONS,
-        "pidfile": folder / "pid",
-    }
-    lines = ["[databases]", f"* = host={server.folder}", "[pgbouncer]"]
-    lines += [f"{name} = {setting}" for name, setting in settings.items()]
-    for name, text in (("users", f'"{url.username}" ""\n'), ("ini", "\n".join(lines))):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o644)
-    with (folder / "log").open("wb") as log:
-        # as the user of the server, since it refuses to run as root
-        run = subprocess.Popen([str(PROGRAM), str(folder / "ini")], stdout=log, stderr=log, **server.identity)
-    give_up = time.monotonic() + PATIENCE_S
-    try:
-        while not (folder / ".s.PGSQL.6432").exists():
-            if run.poll() is not None or time.monotonic() > give_up:
-                pytest.fail((folder / "log").read_text())
-            time.sleep(0.01)
-        through = url.update_query_dict({"host": str(folder), "port": "6432"})
-        yield through.render_as_string(hide_password=False)
-    finally:
-        run.terminate()
-        run.wait(PATIENCE_S)
 
 
 @pytest.fixture
