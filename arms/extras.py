@@ -7,6 +7,8 @@ from importlib import metadata
 from importlib.util import find_spec
 
 DISTRIBUTIONS = {
+    "Stemmer": "pystemmer",
+    "backports": "backports-zstd",
     "faiss": "faiss-cpu",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",

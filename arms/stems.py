@@ -11,8 +11,6 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Literal
 
-import Stemmer
-
 from armwise.arms.tokenizer import (
     CACHED_RUNS,
     STOP_WORDS,
@@ -23,9 +21,6 @@ from armwise.arms.tokenizer import (
     read_runs,
     words,
 )
-
-INDEX_VERSION = f"{VERSION}-{version('PyStemmer')}"
-"""Version of the words of an index, part of its identity: stems may change with the package."""
 
 Language = Literal[
     "none", "czech", "danish", "dutch", "english", "finnish", "french", "german", "hungarian", "italian",
@@ -59,6 +54,11 @@ FREQUENT: dict[Language, str] = {
     "turkish": "ve bir bu da de için ile olan olarak çok gibi daha ne en",
 }
 """Fourteen of the most frequent words of each language."""
+
+
+def find_index_version() -> str:
+    """Return the version of the words of an index, part of its identity: a package may change its stems."""
+    return f"{VERSION}-{version('PyStemmer')}"
 
 
 def index_words(
@@ -110,6 +110,7 @@ def find_language(texts: Iterable[str]) -> Language:
 def _stemmer(language: Language) -> Callable[[str], str]:
     if language == "none":
         return str
+    import Stemmer  # here: the small installation reads files without it
 
     @lru_cache(CACHED_STEMS)
     def stem(word: str) -> str:

@@ -23,7 +23,6 @@ from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources
 from armwise.arms.retrievers.remote import best
 from armwise.arms.retrievers.versioned import BETWEEN
 from armwise.arms.secrets import read_secret
-from armwise.arms.stems import INDEX_VERSION
 from armwise.number import Number
 
 P = TypeVar("P", bound="EngineParams")
@@ -41,9 +40,6 @@ PLACES = 5
 
 FORMAT = 1
 """Version of the stored form of a passage: raising it has every passage written again."""
-
-FORMAT_WITH_WORDS = f"{FORMAT}.{INDEX_VERSION}"
-"""`FORMAT` for a collection of our words."""
 
 VERSION_S = 10.0
 """Seconds for which a read version of a collection counts as current."""
@@ -137,7 +133,7 @@ def read_passage(document: Mapping[str, Any], score: float) -> Passage:
 class Collection(Protocol):
     """A collection of an engine; thread-safe. It raises ArmError and the errors of its client.
 
-    If its words are ours, its attribute `row_format` is `FORMAT_WITH_WORDS` with their language.
+    If its words are ours, its attribute `row_format` is `FORMAT` with their version and language.
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.collection import (
-    FORMAT_WITH_WORDS,
+    FORMAT,
     EngineParams,
     FillState,
     Row,
@@ -28,7 +28,7 @@ from armwise.arms.engines.collection import (
 from armwise.arms.engines.conditions import Order, build_condition, load_metadata
 from armwise.arms.filters import GROUPS, Scalar
 from armwise.arms.relative_paths import LocalName
-from armwise.arms.stems import Language, index_words
+from armwise.arms.stems import Language, find_index_version, index_words
 
 PAGE = 1000
 
@@ -174,7 +174,7 @@ class QdrantCollection:
     @property
     def row_format(self) -> str:
         """The version of the stored words, and their language."""
-        return f"{FORMAT_WITH_WORDS}.{self._params.language}"
+        return f"{FORMAT}.{find_index_version()}.{self._params.language}"
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word of the query, by BM25."""

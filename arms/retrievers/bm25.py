@@ -21,7 +21,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
 from armwise.arms.manifest import Identity
 from armwise.arms.retrievers.kind import Kind, Members, Resources, make_version_reader
-from armwise.arms.stems import INDEX_VERSION, SAMPLE, Language, find_language, index_words
+from armwise.arms.stems import SAMPLE, Language, find_index_version, find_language, index_words
 from armwise.arms.tokenizer import StopWords
 from armwise.arms.top_k import best
 from armwise.number import Number
@@ -255,7 +255,7 @@ def _documents(
 
 
 def _identity(corpus: Corpus, params: BM25Params) -> Identity:
-    return {"format": FORMAT, "words": INDEX_VERSION, "corpus": corpus.digest, **params.model_dump()}
+    return {"format": FORMAT, "words": find_index_version(), "corpus": corpus.digest, **params.model_dump()}
 
 
 def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:
