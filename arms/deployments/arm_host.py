@@ -208,6 +208,8 @@ class ArmHost:
             done = await asyncio.get_running_loop().run_in_executor(
                 built.pool, context.run, built.arm.search, query, k
             )
+            if not type(done.steps) is type(done.tokens) is int:  # an arm of one's own may estimate them
+                done = replace(done, steps=round(done.steps), tokens=round(done.tokens))
             return replace(done, usage=sum(meter.spent, done.usage)) if meter.spent else done
         except asyncio.CancelledError:
             meter.abandoned = True  # the thread goes on, and may spend no more

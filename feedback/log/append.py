@@ -348,11 +348,13 @@ class Batch:
         for part, name, limit in checked:
             value = part[name]
             within = limit(value)
-            if within is not value and within != value:
+            if within is value:
+                continue
+            part[name] = within
+            if within != value:
                 about = row.get("decision_id") or row["id"]
                 shown = _shortened(within), table.name, name, about, _shortened(value)
                 logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
-                part[name] = within
         self.rows[table].append(row)
         self._seal(table, row, texts)
 

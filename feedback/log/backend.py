@@ -131,14 +131,33 @@ def avoid_index(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 def dumps(value: object) -> str:
     r"""Return a value as JSON that every database can store: with each text made `storable`.
 
+    A part is written alike in whatever it is part of, since seals are of documents and rows are of many.
+
     >>> dumps({"tag": "a\0b", "path": "C:\\u0000"})
     '{"tag":"a\ufffdb","path":"C:\\\\u0000"}'
+    >>> dumps([2e-5, "\udcff"])
+    '[0.00002,"\ufffd"]'
     """
     try:
-        text = orjson.dumps(value).decode()
-    except TypeError:  # a lone surrogate
-        text = storable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
+        value = _make_storable(value)
+        try:
+            text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+        except TypeError:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text
+
+
+def _make_storable(value: Any) -> Any:
+    """Return a document with each of its texts `storable`."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, list | tuple):
+        return [_make_storable(part) for part in value]
+    if isinstance(value, Mapping):
+        return {_make_storable(name): _make_storable(part) for name, part in value.items()}
+    return value
 
 
 def limit_numbers(value: Any) -> Any:

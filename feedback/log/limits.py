@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
+from typing_extensions import override
 
 from armwise.feedback.events import LEAST_PROPENSITY
 
@@ -71,6 +72,16 @@ class Count(Limited, sa.Integer):
 
     def __init__(self, low: int = 0, high: int = MOST_TOKENS) -> None:
         super().__init__(low, high)
+
+    @override
+    def within(self, value: float | None) -> int | None:
+        """Return the nearest whole number within the limits.
+
+        >>> Count().within(7.6), Count().within(-1), Count().within(None)
+        (8, 0, None)
+        """
+        found = super().within(value)
+        return None if found is None else round(found)
 
 
 class Time(Limited, sa.Double[float]):

@@ -50,6 +50,22 @@ def verify(store: Store, **checkpoints: LogHead) -> tuple[str, ...]:
     return verify_chain(store, checkpoints, lambda *_: None).changes
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"error": "no file \udcff.txt"},
+        {"cost": replace(execution("d").cost, usd=np.float64(0.5), prompt_tokens=np.int64(12))},
+        {"cost": replace(execution("d").cost, steps=1.5, completion_tokens=7.0)},
+        {"cached": np.bool_(True)},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_odd_values_of_one_fact_are_written_and_change_no_other(at_noon: Store, odd: dict[str, Any]) -> None:
+    small = replace(execution("d1"), stages=({"usd": 2e-5},))
+    at_noon.append([decision("d1"), decision("d2"), small, replace(execution("d2"), **odd)])
+    assert verify(at_noon) == ()
+
+
 def head(store: Store) -> LogHead:
     return fold_all(store)
 
