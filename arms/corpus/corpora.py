@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from armwise.arms.base import Passage, Progress, Query
 from armwise.arms.corpus.chunking import CHUNKING, Chunking
-from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest
+from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest, problems
 from armwise.arms.corpus.permissions import Permitted
 from armwise.arms.corpus.records import CorpusError
 
@@ -113,7 +113,7 @@ class CorpusSource:
             with contextlib.suppress(OSError):  # a full disk, for example
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.write_text(str(error), encoding="utf-8", errors="backslashreplace")
-            former = self._open_former()
+            former = self._open_former(compare=compare)
             if former is None:
                 raise CorpusError(str(error)) from error
             logger.warning("%s", SourceTrouble(self.folder.name, str(error), former.manifest.created_at))
@@ -131,11 +131,13 @@ class CorpusSource:
         former = self._open_former()
         return SourceTrouble(self.folder.name, why, None if former is None else former.manifest.created_at)
 
-    def _open_former(self) -> Corpus | None:
-        """Return the passages that were read from the same place, if there are any."""
+    def _open_former(self, *, compare: bool = False) -> Corpus | None:
+        """Return the passages that were read from the same place, if there are any that are sound."""
         try:
+            if problems(self.folder, contents=compare):
+                return None
             corpus = self.open()
-        except CorpusError:
+        except (CorpusError, OSError):
             return None
         places = {self.source, os.path.abspath(self.source), str(Path(self.source).resolve())}
         read = Path(corpus.manifest.source)  # of a BEIR folder, the file in it

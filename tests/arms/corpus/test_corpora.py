@@ -252,6 +252,18 @@ def test_what_was_read_of_a_source_before_stands_for_it_until_it_is_back(
     assert tickets.find_trouble() is None
 
 
+def test_what_was_read_before_and_changed_since_stands_for_nothing_where_files_are_compared(
+    sources: list[CorpusSource],
+) -> None:
+    tickets, docs = sources
+    ingest_all(sources)
+    file = tickets.folder / "passages.db"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    Path(tickets.source).unlink()
+    assert len(ingest_all(sources).parts) == 2
+    assert [*ingest_all(sources, compare=True, leave_out=True).parts] == [docs.prefix]
+
+
 def damaged(source: CorpusSource) -> CorpusSource:
     (source.folder / "passages.db").write_bytes(b"no database")
     return source
