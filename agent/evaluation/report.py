@@ -461,8 +461,8 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
         words += ["--project", request.project]
     if request.cost_weight is not None:
         words += ["--cost-weight", repr(request.cost_weight)]
-    for name, price in request.cost.items():
-        words += ["--price", f"{name}={price!r}"]
+    for option, amounts in (("--price", request.cost), ("--budget", request.budget)):
+        words += [word for name, amount in amounts.items() for word in (option, f"{name}={amount!r}")]
     if request.estimators != usual.estimators:
         words += [word for name in request.estimators for word in ("--estimator", name)]
     for option, value, same in (

@@ -355,6 +355,7 @@ REQUESTS = [
         features={"tier": "free user", "beta": True, "age": 3.5},
         cost_weight=0.25,
         cost={"steps": 0.02, "usd": 10.0},
+        budget={"usd_per_request": 0.001, "window": 500.0},
         estimators=("snips", "dr"),
         interval="bootstrap",
         reward_model="means",
