@@ -112,6 +112,12 @@ UNSAID = {
 }
 """Why nothing is said although there are figures."""
 
+CONTRADICT = (
+    "The intervals of the metrics contradict each other: no difference is in all of them. "
+    "Feedback or propensities may be wrong: check them with `armwise audit`."
+)
+"""What is said of an interval that is empty."""
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -245,6 +251,8 @@ def state_quality(found: BaselineComparison) -> Statement | None:
         return Statement(f"{rated}: not compared", UNSAID[one.quality_unsaid], "warn")
     if one is None or lead is None or one.served is None:
         return None
+    if lead[1] > lead[2]:
+        return Statement(f"Rated {POINTS * one.served:.1f} of 100: not compared", CONTRADICT, "warn")
     value, low, high = lead[0], round_down(lead[1]), -round_down(-lead[2])
     always = f'always using "{one.reference}"'
     rated = f"Rated {POINTS * one.served:.1f} of 100"

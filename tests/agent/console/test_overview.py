@@ -359,6 +359,7 @@ def stated(**changes: Ends | float | None) -> BaselineComparison:
         ((0.0, -0.04, 0.05), "", "takes at least about 550 more rated answers"),
         ((-0.03, -0.07, 0.01), "", "takes up to about 3,300 more rated answers. From 900"),
         ((0.0, -1.0, 1.0), "", "too few ratings"),
+        ((-0.691, 0.282, -0.66), "warn", "contradict each other"),
     ],
 )
 def test_quality_is_said_to_be_what_its_interval_supports(quality: Ends, tone: str, said: str) -> None:
