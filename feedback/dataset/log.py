@@ -1,7 +1,7 @@
 """The decisions of a training log that can be evaluated, as arrays.
 
-    log = Log.from_examples(examples, rule)                from facts, one by one
-    log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk (`feedback.sources`)
+    log = Log.from_examples(examples, rule)       from facts, one by one
+    log = Log.from_decisions(batches, selection)  from columns, such as the blocks of a `feedback.sources`
 
 Both go through three steps, in the order of this file:
 
