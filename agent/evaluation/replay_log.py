@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation.candidates import (
@@ -71,7 +72,10 @@ from armwise.feedback.training_log import Settled
 from armwise.feedback.training_log import examples as training_log_examples
 
 BLOCK = 256
-"""Examples whose contexts are in memory at once."""
+"""Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
+
+UNREADABLE = "cannot be read"
+"""Why a row is left out whose example a source skipped."""
 
 PLAIN = {
     CandidateKind.SERVED: "The distribution that decided when the log was written.",
@@ -79,6 +83,9 @@ PLAIN = {
     CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
 }
 """Candidates without a context, with their descriptions."""
+
+
+Codes = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,38 +142,53 @@ def play(
         describes: Whether to compute features of the rows.
         cluster: What rows of an observation share.
 
+    A row whose example is needed, but cannot be read, is left out of the log.
+
     Raises:
         EmptyLogError: No decision can be evaluated.
         CandidateError: A candidate cannot decide, or cannot learn.
     """
+    reads = bool(candidates) or describes
     rows = LogFilter(selection, source.settled.before, {"question", cluster})
     plays = [_Play(candidate) for candidate in candidates]
-    seqs, features = Growing(), []
-    for table, examples in source.blocks(rule, selection, on_progress, contexts=bool(plays) or describes):
+    seqs, features, unread = Growing(), [], 0
+    for table, examples in source.blocks(rule, selection, on_progress, contexts=reads):
         kept = rows.add(table)
-        seqs.append(kept)
         row_of = dict(zip(kept.tolist(), range(len(kept)), strict=True))
         for each in plays:
             each.begin(len(row_of), rows.column)
-        contexts = []
+        came = np.full(len(kept), not reads)
         for block in _split(examples):
             rewards = [_find_learned_reward(rule, example) for example in block]
             for each in plays:
                 each.take(block, rewards, row_of)
-            contexts += [example.decision.context for example in block if example.seq in row_of]
+            found = [example for example in block if example.seq in row_of]
+            came[[row_of[example.seq] for example in found]] = True
+            if found and describes:
+                features.append(featurize([example.decision.context for example in found]))
         for each in plays:
-            each.end()
-        if contexts and describes:
-            features.append(featurize(contexts))
+            each.end(came)
+        seqs.append(kept[came])
+        unread += len(kept) - int(came.sum())
     log = Log(**rows.take_kept())
     # rows without a propensity are dropped at the end if others have one
     seq = seqs.take()
+    if unread:
+        log = _leave_out_unread(log, np.isin(log.seq, seq, assume_unique=True))
     seq = log.seq if len(seq) == len(log) else seq
     places = slice(None) if seq is log.seq else np.searchsorted(seq, log.seq)
     if describes:
         described = stack(features)
         log = replace(log, describe=lambda at: described[np.searchsorted(seq, at)])
     return log, [each.target(log, places) for each in plays]
+
+
+def _leave_out_unread(log: Log, readable: Flags) -> Log:
+    """Return the log of the rows that can be read, with the others counted. Raises EmptyLogError."""
+    if readable.all():
+        return log
+    excluded = {**log.excluded, UNREADABLE: int((~readable).sum())}
+    return replace(log, excluded=excluded).where(readable)
 
 
 def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -186,20 +208,21 @@ class _Play:
     """A candidate, with its distributions so far."""
 
     def __init__(self, candidate: Candidate) -> None:
-        self._candidate, self._left_out = candidate, Counter[str]()
-        self._p, self._kept = Growing(), Growing()
-        self._rows: tuple[Floats, Flags] = np.zeros((0, 0)), np.zeros(0, dtype=np.bool_)  # of this block
+        self._candidate = candidate
+        self._reasons = {"": 0}  # why rows are left out, with the codes of the reasons
+        self._p, self._why = Growing(), Growing()
+        self._rows: tuple[Floats, Codes] = np.zeros((0, 0)), np.zeros(0, dtype=np.int8)  # of this block
         self._column: Mapping[str, int] = {}
 
     def begin(self, n: int, column: Mapping[str, int]) -> None:
         """Begin a block of rows."""
-        self._rows, self._column = (np.zeros((n, len(column))), np.zeros(n, dtype=np.bool_)), column
+        self._rows, self._column = (np.zeros((n, len(column))), np.zeros(n, dtype=np.int8)), column
 
-    def end(self) -> None:
-        """End a block of rows."""
-        p, kept = self._rows
-        self._p.append(p)
-        self._kept.append(kept)
+    def end(self, came: Flags) -> None:
+        """End a block of rows, of which those count whose examples came."""
+        p, why = self._rows
+        self._p.append(p[came])
+        self._why.append(why[came])
 
     def take(
         self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
@@ -234,17 +257,19 @@ class _Play:
                 p = candidate.decide(decision, arms)
             except LeftOutError as error:
                 reason = str(error)
+        of_rows, why = self._rows
         if reason:
-            self._left_out[reason] += 1
+            why[row] = self._reasons.setdefault(reason, len(self._reasons))
         else:
-            of_rows, kept = self._rows
             of_rows[row, [self._column[arm] for arm in arms]] = p
-            kept[row] = True
 
     def target(self, log: Log, places: Any) -> Target:
         """Return the target on the rows of a log, given their places among those that were decided."""
         candidate = self._candidate
-        p, kept = self._p.take()[places], self._kept.take()[places]
+        p, why = self._p.take()[places], self._why.take()[places]
+        kept = why == 0
+        rows = np.bincount(why, minlength=len(self._reasons)).tolist()
+        left_out = Counter({reason: rows[code] for reason, code in self._reasons.items() if code})
         if not kept.all():
             p[~kept] = uniform(log, ~kept)
         return Target(
@@ -252,7 +277,7 @@ class _Play:
             candidate.about,
             lambda: p,
             kept,
-            dict(self._left_out.most_common()),
+            {reason: n for reason, n in left_out.most_common() if n},
             (*_notes(candidate.arms, log.arms), *candidate.notes()),
             tuple(sorted(candidate.brought - log.column.keys())),
             candidate.share,
@@ -384,7 +409,7 @@ def replay(
         cluster=None if request.cluster == "none" else request.cluster,
         progress=progress,
     ):
-        _add_estimates(results[name], found, served=name == targets[0].name)
+        _add_estimates(results[name], found, served=name == CandidateKind.SERVED)
         del found  # its columns are as long as the log, and so are the next candidate's
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
@@ -414,7 +439,7 @@ def replay(
             *_provenance(log),
             *_remarks_on_cluster(request, log),
             *_note_recomputed(checked),
-            *_note_unsettled(settled, len(log), rule.wait_time),
+            *_note_unsettled(settled, None if request.selects else len(log), rule.wait_time),
         ],
     )
 
@@ -533,7 +558,7 @@ def _interval(found: EstimateWithInterval | None) -> Interval | None:
 
 
 def describe_weights(found: Evaluation, *, served: bool) -> Weights:
-    """Return the weights of a candidate; those of the baseline, which is `served`, raise no warnings."""
+    """Return the weights of a candidate; those of what was served raise no warnings."""
     diagnostics = found.diagnostics
     return Weights(
         effective_n=diagnostics.effective_n,
@@ -656,8 +681,14 @@ def _note_recomputed(checked: RecomputedCheck | None) -> Iterator[str]:
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
 
 
-def _note_unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
-    """Yield a note on decisions that estimates leave out because they may still get feedback."""
+def _note_unsettled(settled: Settled, rows: int | None, wait_time: str) -> Iterator[str]:
+    """Yield a note on decisions that estimates leave out because they may still get feedback.
+
+    Args:
+        settled: The settled part of the entire log.
+        rows: Number of rows; None if they are only a part of the log, so that no share can be stated.
+        wait_time: The rule's wait time.
+    """
     if settled.is_whole:
         return
     later = (
@@ -665,9 +696,10 @@ def _note_unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str
         "far has read the log since: if it is stopped, start it."
     )
     if settled.n_open:
-        share = settled.n_open / (settled.n_open + rows)
+        share = "" if rows is None else f" ({settled.n_open / (settled.n_open + rows):.0%} of all)"
+        whole = "Of the entire log, " if rows is None else ""
         yield (
-            f"{settled.n_open:,} decisions since {format_time(settled.before)} ({share:.0%} of all) may "
+            f"{whole}{settled.n_open:,} decisions since {format_time(settled.before)}{share} may "
             f"still get feedback and are not in the estimates. {later}"
         )
     else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
@@ -197,6 +198,29 @@ def test_any_candidate_can_be_the_baseline(filled: AppConfig, store: Store) -> N
     assert list(gains) == ESTIMATORS
     for gain in gains.values():
         assert gain["value"] == pytest.approx(NET["dense"] - NET["bm25"], abs=0.02)
+
+
+def test_doubtful_weights_of_a_baseline_are_shown_unless_it_was_served(
+    config: AppConfig, store: Store
+) -> None:
+    store.append([fact for number in range(8) for fact in turn(number, ("bm25", "dense")[number % 2])])
+    join(store, config)
+    report = evaluated(config, store, "served", "fixed:dense", baseline="fixed:bm25", estimators=("ips",))
+    weights = {one["name"]: one["weights"] for one in report["candidates"]}
+    warned = {name: bool(found and found["warnings"]) for name, found in weights.items()}
+    assert warned == {"fixed:bm25": True, "served": False, "fixed:dense": True}
+
+
+@pytest.mark.parametrize("estimators", [("ips",), ("ips", "snips", "dr")])
+def test_a_context_that_cannot_be_read_costs_its_row_alone(
+    filled: AppConfig, store: Store, estimators: tuple[str, ...]
+) -> None:
+    with store.writing() as connection:
+        connection.execute(sa.text("UPDATE decisions SET features = '{' WHERE id IN ('d-50', 'd-239')"))
+    report = evaluated(filled, store, "uniform", "policy:{kind: uniform}", estimators=estimators, gate=True)
+    assert (report["rows"], report["excluded"]) == (N - 2, {"forced": 5, "cannot be read": 2})
+    for one in report["candidates"]:
+        assert (one["rows"], list(values(one))) == (N - 2, list(estimators))
 
 
 @pytest.mark.slow
@@ -714,8 +738,8 @@ def test_the_verb_says_what_is_wrong_and_exits_with_2(file: Path, words: list[st
 def test_unsettled_decisions_are_in_no_estimate(filled: AppConfig, store: Store, gate: bool) -> None:
     before = evaluated(filled, store, "fixed:dense", gate=gate)
     facts = []
-    for number in range(1000, 1060):
-        made, execution, value = turn(number, "dense")
+    for number, drawn in enumerate(mix(np.repeat(ARMS, 20)), start=1000):
+        made, execution, value = turn(number, drawn)
         facts += [replace(made, decided_at=9_990.0), replace(execution, finished_at=9_991.0)]
         facts += [replace(value, received_at=9_992.0)] * (number % 2)
     store.append(facts)
@@ -726,6 +750,9 @@ def test_unsettled_decisions_are_in_no_estimate(filled: AppConfig, store: Store,
     for name in ("estimates", "verdict"):
         assert [one[name] for one in after["candidates"]] == [one[name] for one in before["candidates"]]
     assert any("60 decisions since" in said and "(20% of all)" in said for said in after["assumptions"])
+    part = evaluated(filled, store, "fixed:dense", versions=(1, 2))
+    (said,) = (said for said in part["assumptions"] if "60 decisions since" in said)
+    assert "of all" not in said, "they are not of the selected part alone"
 
 
 def test_a_log_without_a_settled_decision_is_refused_until_its_wait_time_has_passed(
