@@ -1,6 +1,6 @@
 """Access control: keys, projects, limits and budgets, and the host names of the service."""
 
-from .hosts import Hosts, UnknownHostError, is_loopback, local_url, require_closed
+from .hosts import Hosts, UnknownHostError, count_as, is_loopback, local_url, require_closed
 from .keyring import (
     OPEN,
     Caller,
@@ -32,6 +32,7 @@ __all__ = [
     "UnauthorizedError",
     "UnknownHostError",
     "UnloggedIdError",
+    "count_as",
     "is_loopback",
     "is_unlogged",
     "local_url",

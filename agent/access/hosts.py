@@ -1,9 +1,9 @@
-"""Host names: those that a request may use, and addresses on which a service may run without keys."""
+"""Host names and addresses: those that a request may use, that need keys, and that count as one client."""
 
-import ipaddress
 import re
 from collections.abc import Collection
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::\d*)?")
 """An IPv6 address or another host name, and an optional port."""
@@ -117,7 +117,7 @@ def is_loopback(host: str) -> bool:
     [True, True, True, False, False]
     """
     try:
-        address = ipaddress.ip_address(host.strip("[]"))
+        address = ip_address(host.strip("[]"))
     except ValueError:
         return host == "localhost"
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
@@ -126,7 +126,25 @@ def is_loopback(host: str) -> bool:
 @lru_cache(maxsize=256)  # most requests name the same host
 def _is_address(name: str) -> bool:
     try:
-        ipaddress.ip_address(name)
+        ip_address(name)
     except ValueError:
         return False
     return True
+
+
+@lru_cache(4096)
+def count_as(address: str | None, trusted: tuple[IPv4Network | IPv6Network, ...] = ()) -> str | None:
+    """Return what limits on one client count an address as: IPv6 by its /64, the network of one subscriber.
+
+    Returns:
+        None for an address that is not limited: of a Unix socket, or in a trusted network.
+    """
+    try:
+        parsed = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return None  # a Unix socket, which only this user can open
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if any(parsed in network for network in trusted):
+        return None
+    return str(IPv6Network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)

@@ -54,7 +54,7 @@ class BodyReader:
         receive: Receives the body.
         most: Bytes that it may have, packed and unpacked.
         hold: Holds a place for its upload, if it is large. Raises OverloadedError.
-        codings: What the body was packed with: content codings that the client applied, in this order.
+        coding: The content coding that the body was packed with; empty for none.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class BodyReader:
         receive: Receive,
         most: int,
         hold: Callable[[], AbstractAsyncContextManager[None]],
-        codings: tuple[str, ...] = (),
+        coding: str = "",
     ) -> None:
         self._receive, self._most, self._hold = receive, most, hold
-        self._unpacker = encodings.Unpacker(codings, most) if codings else None
+        self._unpacker = encodings.Unpacker(coding, most) if coding else None
         self._received, self._size, self._is_whole = 0, 0, False
         self._parts = list[bytes]()
         self._place, self._has_place = AsyncExitStack(), False
@@ -89,7 +89,7 @@ class BodyReader:
             raise HTTPException(failure.status) from failure  # FastAPI lets no other exception pass here
 
     async def _read(self) -> Message:
-        if self._received > SMALL_BODY:
+        if max(self._received, self._size) > SMALL_BODY:
             await self._without_clock(self._take_place())
         message = await self._receive_in_time()
         part = message.get("body", b"")

@@ -8,7 +8,6 @@ import sys
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Protocol
 
 from backports.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
@@ -20,12 +19,6 @@ from armwise.arms.large import LARGE, SMALL, call_beside
 READABLE = ("gzip", "deflate", "zstd")
 """Content codings that requests may have."""
 
-ACCEPTED = (b"accept-encoding", ", ".join(READABLE).encode())
-"""Header of the answer to a request in another coding (RFC 7694)."""
-
-LAYERS = 3
-"""Most codings of one body."""
-
 PIECE = 32 * 1024
 """Most bytes that are unpacked in one step."""
 
@@ -36,20 +29,21 @@ ZSTD_WINDOW = 23
 """Logarithm of the largest window of zstd, 8 MiB, as RFC 9659 has it."""
 
 
-def read_encodings(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
-    """Return the codings of a body in the order in which the client applied them. Raises ApiError."""
+def read_encoding(headers: Iterable[tuple[bytes, bytes]], readable: Sequence[str]) -> str:
+    """Return the coding of a body, one of those that are read; empty if it has none. Raises ApiError."""
     values = (value for name, value in headers if name == b"content-encoding")
-    named = [name.strip().lower() for name in b",".join(values).decode("latin-1").split(",")]
-    codings = ["gzip" if name == "x-gzip" else name for name in named if name not in ("", "identity")]
-    readable = f"{', '.join(READABLE[:-1])} and {READABLE[-1]}"
-    for coding in codings:
-        if coding not in READABLE:
-            message = f"the body has the content-encoding {coding[:50]!r}; Armwise reads {readable}"
-            raise ApiError("unsupported_encoding", message, "Content-Encoding")
-    if len(codings) > LAYERS:
-        message = f"the body has {len(codings)} content-encodings; at most {LAYERS} are read"
-        raise ApiError("unsupported_encoding", message, "Content-Encoding")
-    return tuple(codings)
+    named = (name.strip().lower() for name in b",".join(values).decode("latin-1").split(","))
+    coding = ", ".join("gzip" if name == "x-gzip" else name for name in named if name not in ("", "identity"))
+    if not coding or coding in readable:
+        return coding
+    read = f"one of {', '.join(readable[:-1])} and {readable[-1]}" if readable else "none without a key"
+    message = f"the body has the content-encoding {coding[:50]!r}; Armwise reads {read}"
+    raise ApiError("unsupported_encoding", message, "Content-Encoding")
+
+
+def list_accepted(readable: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return the header of the answer to a request in another coding (RFC 7694)."""
+    return b"accept-encoding", ", ".join(readable or ("identity",)).encode()
 
 
 class Engine(Protocol):
@@ -98,16 +92,40 @@ def _open(coding: str, first: int) -> Engine:
     return _Zlib(zlib.MAX_WBITS if first & 15 == 8 else -zlib.MAX_WBITS)
 
 
-class _Layer:
-    """One coding of a body."""
+class Unpacker:
+    """Unpacks one body.
+
+    Args:
+        coding: What the body was packed with.
+        most: Bytes that it may have unpacked.
+    """
 
     def __init__(self, coding: str, most: int) -> None:
         self._coding, self._most = coding, most
         self._engine: Engine | None = None
         self._frames = self._size = 0
 
-    def unpack(self, data: bytes) -> Iterator[bytes]:
-        """Yield what more of a body unpacks to, in pieces. Raises ApiError."""
+    async def add(self, part: bytes, hold: Callable[[], Awaitable[None]]) -> bytes:
+        """Return what the next part of the body unpacks to: little at once, and more in another thread.
+
+        Args:
+            part: Bytes as they arrived.
+            hold: Awaited before anything is unpacked in another thread.
+
+        Raises:
+            ApiError: It is not what its coding promises, or too large.
+        """
+        pieces, unpacked = self._unpack_all(part), []
+        for size in (SMALL, LARGE, sys.maxsize):
+            if size > SMALL:
+                await hold()
+            taken, is_all = await call_beside(size, partial(_take, pieces, size))
+            unpacked.append(taken)
+            if is_all:
+                break
+        return b"".join(unpacked)
+
+    def _unpack_all(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), PIECE):
             yield from self._unpack(data[start : start + PIECE])
 
@@ -139,47 +157,6 @@ class _Layer:
     def _broken(self, why: str) -> ApiError:
         message = f"the body cannot be unpacked as {self._coding}, its content-encoding: {why}"
         return ApiError("invalid_request", message, "Content-Encoding")
-
-
-class Unpacker:
-    """Unpacks one body.
-
-    Args:
-        codings: What the body was packed with, in the order in which the client applied them.
-        most: Bytes that it may have unpacked, and between two codings.
-    """
-
-    def __init__(self, codings: Sequence[str], most: int) -> None:
-        self._layers = [_Layer(coding, most) for coding in reversed(codings)]
-
-    async def add(self, part: bytes, hold: Callable[[], Awaitable[None]]) -> bytes:
-        """Return what the next part of the body unpacks to: little at once, and more in another thread.
-
-        Args:
-            part: Bytes as they arrived.
-            hold: Awaited before anything is unpacked in another thread.
-
-        Raises:
-            ApiError: It is not what its coding promises, or too large.
-        """
-        pieces: Iterator[bytes] = iter((part,))
-        for layer in self._layers:
-            pieces = chain.from_iterable(map(layer.unpack, pieces))
-        unpacked = []
-        # what lies between two codings takes time, however little comes out at the end
-        for size in (SMALL, LARGE, sys.maxsize)[2 * (len(self._layers) > 1) :]:
-            if size > SMALL:
-                await hold()
-            taken, is_all = await call_beside(size, partial(_take, pieces, size))
-            unpacked.append(taken)
-            if is_all:
-                break
-        return b"".join(unpacked)
-
-    def end(self) -> None:
-        """Check that the body is whole. Raises ApiError."""
-        for layer in self._layers:
-            layer.end()
 
 
 def _take(pieces: Iterator[bytes], size: int) -> tuple[bytes, bool]:

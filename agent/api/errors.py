@@ -253,8 +253,8 @@ _KINDS = (
     ErrorKind(
         "unsupported_encoding",
         415,
-        "The body has a `Content-Encoding` other than `gzip`, `deflate` and `zstd`, or more than 3. Send it "
-        "in one of these, or without any.",
+        "The body has a `Content-Encoding` other than `gzip`, `deflate` and `zstd`, more than one, or one on "
+        "a route that needs no key. Send it in one of these, or without any.",
     ),
     ErrorKind(
         "unknown_host",

@@ -21,7 +21,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from armwise.agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
+from armwise.agent.access import OPEN, Caller, Hosts, Keyring, Quota, count_as, require_scope
 from armwise.agent.api import encodings, pages
 from armwise.agent.api.bodies import SMALL_BODY, BodyReader, Uploads
 from armwise.agent.api.errors import HANDLED, ApiError, translate
@@ -96,7 +96,6 @@ FOR_ANY_SITE = (
 """Headers with which pages of any site may read a response, including refusals."""
 
 ADDED_TO: Mapping[str, Iterable[tuple[bytes, bytes]]] = {
-    "unsupported_encoding": (encodings.ACCEPTED,),
     "upgrade_required": ((b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")),  # what RFC 9110 asks for
 }
 """Headers of some refusals, by their codes."""
@@ -190,6 +189,7 @@ class RequestGuard:
         dialect = _find_dialect(path, self._dialects)
         state = scope.setdefault("state", {})
         state["dialect"] = dialect
+        caller, coding = NOBODY, ""
         try:
             _refuse_websocket(headers)
             if not any_site:
@@ -199,20 +199,22 @@ class RequestGuard:
                 send = _with_headers(send, lambda: self._quota.headers(caller))
             await self._quota.admit(caller)
             self._check_length(headers, self._most_bytes(caller))
-            codings = _take_codings(scope)
+            coding = _take_coding(scope, _list_readable(caller))
         except Exception as error:
             failure = translate(error)
             if failure.code == "internal_error":
                 raise
             self._refused(failure.code)
             added += ADDED_TO.get(failure.code, ())
+            if failure.code == "unsupported_encoding":
+                added.append(encodings.list_accepted(_list_readable(caller)))
             if failure.code in ("forbidden", "upgrade_required") or not dialect.answers_refusals:
                 await dialect.respond(failure, request_id.decode("latin-1"))(scope, receive, send)
                 return
-            state["refusal"], caller, codings = failure, NOBODY, ()
+            state["refusal"], caller = failure, NOBODY
         state["caller"] = caller
         hold = partial(self._uploads.hold, _find_sender(caller, scope))
-        async with BodyReader(receive, self._most_bytes(caller), hold, codings) as body:
+        async with BodyReader(receive, self._most_bytes(caller), hold, coding) as body:
             await self._app(scope, body.receive, send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
@@ -263,11 +265,16 @@ def _refuse_websocket(headers: Mapping[bytes, bytes]) -> None:
         raise ApiError("upgrade_required", message)
 
 
-def _take_codings(scope: AsgiScope) -> tuple[str, ...]:
-    """Return the codings of a body, and remove the headers that describe it packed. Raises ApiError."""
-    if codings := encodings.read_encodings(scope["headers"]):
+def _list_readable(caller: Caller) -> Sequence[str]:
+    """Return the codings that bodies of a caller may have: whoever shows no key has nothing unpacked."""
+    return () if caller is NOBODY else encodings.READABLE
+
+
+def _take_coding(scope: AsgiScope, readable: Sequence[str]) -> str:
+    """Return the coding of a body, and remove the headers that describe it packed. Raises ApiError."""
+    if coding := encodings.read_encoding(scope["headers"], readable):
         scope["headers"] = [header for header in scope["headers"] if header[0] not in OF_PACKED]
-    return codings
+    return coding
 
 
 def _find_sender(caller: Caller, scope: AsgiScope) -> str | None:
@@ -275,7 +282,7 @@ def _find_sender(caller: Caller, scope: AsgiScope) -> str | None:
     if caller.key is not None and caller.scopes != PUBLIC_KEY:
         return f"key {caller.key}"
     client = scope.get("client")
-    return client[0] if client else None
+    return count_as(client[0]) if client else None
 
 
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:

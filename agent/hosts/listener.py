@@ -14,8 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import lru_cache, partial
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from functools import partial
 from typing import Any, NoReturn
 
 import uvicorn
@@ -24,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from armwise.agent.access import count_as
 from armwise.agent.api import ApiError
 from armwise.agent.config import Http
 from armwise.agent.process_limits import most_connections
@@ -123,7 +123,7 @@ class Connection(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = _count_as(self.client[0] if self.client else None, self._room.http.trusted_proxies)
+        self.address = count_as(self.client[0] if self.client else None, self._room.http.trusted_proxies)
         self._counted = True
         if self._room.enter(self):
             self._wait(self._room.http.request_s, self.leave)
@@ -322,20 +322,6 @@ class Connection(HttpToolsProtocol):
 def _too_large() -> ApiError:
     limits = f"{HEADER_BYTES} bytes, or {HEADER_LINES} lines"
     return ApiError("header_too_large", f"the header has more than {limits}")
-
-
-@lru_cache(4096)
-def _count_as(address: str | None, trusted: tuple[IPv4Network | IPv6Network, ...]) -> str | None:
-    """Return what an address counts as: IPv6 by its /64, the network of one subscriber."""
-    try:
-        parsed = ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return None  # a Unix socket, which only this user can open
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
-    if any(parsed in network for network in trusted):
-        return None
-    return str(IPv6Network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
 
 
 class HttpServer(uvicorn.Server):

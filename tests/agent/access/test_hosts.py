@@ -2,7 +2,7 @@
 
 import pytest
 
-from armwise.agent.access import Hosts, require_closed
+from armwise.agent.access import Hosts, count_as, require_closed
 from armwise.agent.access.hosts import OpenServiceError, UnknownHostError
 
 NAMES = ("api.example.com", "*.Shop.example")
@@ -82,3 +82,18 @@ def test_a_service_without_keys_listens_to_this_machine_alone_unless_it_may(
         return
     with pytest.raises(OpenServiceError, match=f"would listen on {host} without any key"):
         require_closed(host, is_open=is_open, allowed=allowed)
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        (None, None),
+    ],
+)
+def test_an_ipv6_client_counts_as_its_network(address: str | None, counted: str | None) -> None:
+    assert count_as(address) == counted

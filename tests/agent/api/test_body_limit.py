@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 import json
 from typing import Any, cast
 from unittest.mock import AsyncMock
@@ -232,16 +233,19 @@ async def test_a_body_has_a_lowest_rate(rate: float, arrives: bool) -> None:
 
 
 class Sender:
-    """Sends bodies of a size, each with a rest that comes when it is let go."""
+    """Sends bodies in parts, each with a rest that comes when it is let go."""
 
-    def __init__(self, guard: RequestGuard, size: int, key: str = "") -> None:
-        self._guard, self._size = guard, size
-        self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
+    def __init__(
+        self, guard: RequestGuard, part: int | bytes, key: str = "", coding: str = "", parts: int = 1
+    ) -> None:
+        self._guard, self._parts = guard, [bytes(part)] * parts
+        named = {"authorization": f"Bearer {key}" if key else "", "content-encoding": coding}
+        self._headers = [(name.encode(), value.encode()) for name, value in named.items() if value]
         self.rest = asyncio.Event()
 
     async def send(self, address: str = "192.0.2.7", path: str = "/v1/x") -> int:
         """Send one body; return the status of its refusal, or 200."""
-        sent, statuses = iter([bytes(self._size), b""]), list[int]()
+        sent, statuses = iter([*self._parts, b""]), list[int]()
 
         async def receive() -> Message:
             part = next(sent)
@@ -314,11 +318,33 @@ async def test_a_body_of_nobody_is_small_and_an_open_service_counts_addresses(
     nobody = Sender(guarded(Behind(), LARGE, two_keys), BIG)
     assert [await nobody.send(path=path) for path in ("/health", "/v1/x")] == [413, 401]
     sender = Sender(guarded(Behind(), LARGE), BIG)
-    held = [asyncio.create_task(sender.send("192.0.2.1")) for _ in range(20)]
-    assert len(await statuses(held)) == 20 - bodies.UPLOADS_OF_ONE
-    sender.rest.set()
-    assert await sender.send("192.0.2.2") == 200
-    await asyncio.gather(*held)
+    for start, other in (("192.0.2.", "198.51.100.1"), ("2001:db8::", "2001:db8:0:1::1")):
+        sender.rest.clear()
+        own = [f"{start}{number if ':' in start else 1}" for number in range(20)]
+        held = [asyncio.create_task(sender.send(address)) for address in own]
+        assert len(await statuses(held)) == 20 - bodies.UPLOADS_OF_ONE
+        sender.rest.set()
+        assert await sender.send(other) == 200
+        await asyncio.gather(*held)
+
+
+async def test_a_packed_body_holds_a_place_once_much_comes_out_of_it(two_keys: tuple[Key, ...]) -> None:
+    guard = guarded(Behind(), LARGE, two_keys)
+    for size, parts, refused in ((1000, 3, set[int]()), (BIG, 1, {503}), (BIG // 3, 3, {503})):
+        sender = Sender(guard, gzip.compress(bytes(size)), "one", "gzip", parts)
+        held = [asyncio.create_task(sender.send()) for _ in range(20)]
+        assert {*await statuses(held)} == refused
+        sender.rest.set()
+        await asyncio.gather(*held)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/feedback/button"])
+async def test_nothing_is_unpacked_for_a_caller_who_shows_no_key(path: str) -> None:
+    app = Behind()
+    start, body = await serve(app, [gzip.compress(b"{}")], {"content-encoding": "gzip"}, path=path)
+    assert (app.calls, start["status"]) == (0, 415)
+    assert dict(start["headers"])[b"accept-encoding"] == b"identity"
+    assert b"none without a key" in body["body"]
 
 
 async def test_places_of_callers_who_are_gone_take_no_memory() -> None:

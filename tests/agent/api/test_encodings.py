@@ -42,8 +42,6 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "zstd": zstd.compress,
     "ZSTD": lambda body: zstd.compress(body[:7]) + zstd.compress(body[7:]),
     "identity, gzip": gzip.compress,
-    "gzip, gzip": lambda body: gzip.compress(gzip.compress(body)),
-    "zstd,deflate, gzip": lambda body: gzip.compress(zlib.compress(zstd.compress(body))),
 }
 """What clients send under a value of `Content-Encoding`: several members and a stream without header, too."""
 
@@ -110,10 +108,6 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "zstd": lambda: zstd.compress(ZEROS),  # 30,000 to 1
     "gzip": lambda: gzip.compress(ZEROS),
     "deflate": lambda: zlib.compress(ZEROS),
-    "gzip, gzip": lambda: gzip.compress(gzip.compress(ZEROS)),
-    "deflate, zstd": lambda: zstd.compress(zlib.compress(ZEROS) * 9),
-    # between the codings it is a bomb, and nothing comes out
-    "gzip, zstd": lambda: zstd.compress(gzip.compress(b"") * 500_000),
 }
 
 
@@ -200,7 +194,8 @@ async def test_work_of_a_large_body_is_done_in_other_threads(monkeypatch: pytest
     ("coding", "shown"),
     [
         ("br", "'br'"),
-        ("gzip, compress", "'compress'"),
+        ("gzip, compress", "'gzip, compress'"),
+        ("gzip, x-gzip", "'gzip, gzip'"),
         ("gzip" + "\u00e9" * 999, "'gzip\u00e9"),
         ("aes128gcm", ""),
     ],
@@ -225,7 +220,7 @@ async def test_another_encoding_is_refused_with_those_that_are_read(coding: str,
     assert len(failure["message"]) < 200
 
 
-@pytest.mark.parametrize("headers", [["gzip", "br"], ["gzip", "identity", "gzip, gzip", "gzip"]])
+@pytest.mark.parametrize("headers", [["gzip", "br"], ["gzip", "identity", "deflate"]])
 async def test_all_encodings_of_several_headers_count(headers: list[str]) -> None:
     sent = AsyncMock()
     raw = [(b"content-encoding", value.encode()) for value in headers]

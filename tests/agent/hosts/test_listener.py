@@ -265,18 +265,3 @@ async def test_the_address_of_a_client_is_that_of_its_connection_or_of_a_trusted
         sent = b"GET /client HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 198.51.100.1, 192.0.2.7\r\n\r\n"
         clients = [await connect(sent) for _ in range(1 + 2 * len(trusted))]
         assert [await client.answer() for client in clients] == [(200, seen)] * len(clients)
-
-
-@pytest.mark.parametrize(
-    ("address", "counted"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8::1", "2001:db8::/64"),
-        ("2001:db8::ffff:1", "2001:db8::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        (None, None),
-    ],
-)
-def test_an_ipv6_client_counts_as_its_network(address: str | None, counted: str | None) -> None:
-    assert listener._count_as(address, ()) == counted  # noqa: SLF001
