@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.events import ELSEWHERE, FAILURES, Context, Cost, Example, Mode, Status
+from armwise.feedback.events import ELSEWHERE, FAILURES, LABELS, Context, Cost, Example, Mode, Status
 from armwise.feedback.reward import Arithmetic, Prices, RewardRule
 from armwise.feedback.texts import digest_question, find_value
 
@@ -231,6 +231,26 @@ class Decisions:
     def explored(self) -> Flags:
         """Whether the arm was drawn from the distribution, shape (n,)."""
         return self.draw.each(lambda key: key.mode == Mode.EXPLORE)
+
+    @cached_property
+    def drawn(self) -> Flags:
+        """Whether a policy drew the arm, shape (n,): not the caller, and not for a label."""
+        return self.explored & self.draw.each(lambda key: key.policy != LABELS)
+
+    def selected(self, selection: Selection) -> Flags:
+        """Return whether each row is selected, shape (n,); its columns were read for that selection."""
+        kept: Flags = np.array(self.has_id, dtype=np.bool_)
+        if selection.since is not None:
+            kept &= self.at >= selection.since
+        if selection.until is not None:
+            kept &= self.at < selection.until
+        if selection.versions:
+            kept &= np.isin(self.version, selection.versions)
+        if selection.policies:
+            kept &= self.draw.each(lambda key: key.policy in selection.policies)
+        for name, value in selection.features.items():
+            kept &= self.features[name] == value
+        return kept
 
     def place(self, arm: str | None = None) -> Integers:
         """Return the index of an arm among the eligible ones, shape (n,); -1: it was not eligible.

@@ -101,8 +101,13 @@ def read_headers(path: Path) -> Iterator[Header]:
         raise ExchangeError(f"{path} is empty: expected the first line of an export")
 
 
-def read_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterator[Example]:
-    """Yield the examples of the exports in a file, in order, with one in memory at a time.
+def read_export(path: Path) -> Iterator[Example]:
+    """Yield the examples of the exports in a file, in order; see `number_export`. Raises ExchangeError."""
+    return (example for _, example in number_export(path))
+
+
+def number_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterator[tuple[int, Example]]:
+    """Yield the examples of the exports in a file with the numbers of their lines, one in memory at a time.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
@@ -138,7 +143,7 @@ def read_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterator[
             if example.seq + shift <= last:
                 raise ExchangeError(f"{where}: seq must rise, but {example.seq} follows {last - shift}")
             last = example.seq + shift
-            yield replace(example, seq=last) if shift else example
+            yield number, (replace(example, seq=last) if shift else example)
     if schema is None:
         raise ExchangeError(f"{path} is empty: expected the first line of an export")
     if inside:

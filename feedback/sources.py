@@ -35,8 +35,8 @@ from armwise.feedback.decisions import (
     tabulate,
 )
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example
-from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers, read_lines
+from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example, Mode
+from armwise.feedback.jsonl import ExchangeError, Header, number_export, read_export, read_headers, read_lines
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -83,16 +83,15 @@ class TrainingLog(Protocol):
         ...
 
     def sample(
-        self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
+        self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback
     ) -> Iterator[Decisions]:
-        """Yield decisions with all that is on record of their draws, as an audit reads them.
+        """Yield selected decisions with all that is on record of their draws, as an audit reads them.
 
-        Of a long log, about `CHECKED` decisions in pages that are evenly spread.
+        Of more than `CHECKED` draws, those in the stretches of `spread_stretches`.
 
         Args:
             rule: The rule of their rewards.
-            since: Earliest time of the decisions, seconds since the epoch.
-            until: Time before which they were made.
+            selection: Which decisions are read; where it begins has no effect.
             on_progress: Called with the progress.
         """
         ...
@@ -138,11 +137,13 @@ class LogSource(TrainingLog):
 
     @override
     def sample(
-        self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
+        self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback
     ) -> Iterator[Decisions]:
-        return read_decisions(
-            self._store, rule, since, until, audited=True, most=CHECKED, on_progress=on_progress
+        window = selection.since, selection.until
+        parts = read_decisions(
+            self._store, rule, *window, audited=True, sampled=selection, on_progress=on_progress
         )
+        return (part.where(part.selected(selection)) for part in parts)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -217,16 +218,37 @@ class ExportSource(TrainingLog):
 
     @override
     def sample(
-        self, rule: RewardRule, since: float | None, until: float | None, on_progress: ProgressCallback
+        self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback
     ) -> Iterator[Decisions]:
-        begin, end, done = -inf if since is None else since, inf if until is None else until, 0
-        step = PAGE * max(1, sum(1 for _ in read_lines(self._path)) // CHECKED)
-        some = read_export(self._path, lambda number: number % step < PAGE)
-        examples = (one for one in some if begin <= one.decision.decided_at < end)
-        for part in tabulate(examples, rule, settled=self.settled.before):
-            yield part
+        selection, done = replace(selection, after=0), 0
+        stretches, wanted = None, np.ones(sum(1 for _ in read_lines(self._path)) + 1, dtype=np.bool_)
+        if len(wanted) > CHECKED:
+            stretches = spread_stretches(self._find_draws(rule, selection, on_progress))
+        if stretches is not None:
+            wanted[:] = False
+            for first, last in stretches:
+                wanted[first : last + 1] = True
+        lines = number_export(self._path, wanted.__getitem__)
+        examples = (one for number, one in lines if wanted[number])
+        for part in tabulate(examples, rule, selection, self.settled.before):
+            yield part.where(part.selected(selection))
             done += len(part)
             on_progress("decisions", done, None)
+
+    def _find_draws(self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback) -> Integers:
+        """Return the numbers of the lines of the selected draws."""
+        numbers, found = array("q"), [np.zeros(0, dtype=np.bool_)]
+
+        def examples() -> Iterator[Example]:
+            for number, one in number_export(self._path):
+                numbers.append(number)
+                yield one
+
+        for part in tabulate(examples(), rule, selection):
+            found.append(part.drawn & part.selected(selection))
+            on_progress("reading the export", len(numbers), None)
+        draws: Integers = np.array(numbers, dtype=np.int64)[np.concatenate(found)]
+        return draws
 
     @property
     @override
@@ -278,7 +300,10 @@ CHUNK = 1 << 14
 """Positions of the training log that are read at a time."""
 
 CHECKED = 50_000
-"""Decisions that an audit reads of a longer log."""
+"""Draws that an audit reads of a longer log."""
+
+STRETCH = 128
+"""Draws of a longer log that are read in a row: few, so that the stretches are many."""
 
 PAGE = 1 << 12
 """Positions of the log that are read at a time."""
@@ -337,7 +362,7 @@ def read_decisions(
     without: Collection[str] = (LABELS,),
     audited: bool = False,
     distributions: bool = False,
-    most: int | None = None,
+    sampled: Selection | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Iterator[Decisions]:
     """Yield all decisions of a time, learned or not, in the order of the log.
@@ -350,7 +375,7 @@ def read_decisions(
         without: Policies whose decisions are left out.
         audited: Whether to read the columns of an audit too: distributions, floors and contexts.
         distributions: Whether to read the distributions alone.
-        most: About the largest number of decisions; of more, evenly spread pages are read. None: all are.
+        sampled: Selection of draws; only the stretches of these are read. None: everything is.
         on_progress: Called with the progress.
 
     Raises:
@@ -385,19 +410,78 @@ def read_decisions(
         .order_by(d.seq)
     )
     final, done = settled.read(store, rule).position, 0
-    for begin, end in _pages(store, since, until, most):
+    pages: Iterable[tuple[int, int]] = [*_pages(store, since, until)]
+    if sampled is not None and sum(end - begin for begin, end in pages) > CHECKED:
+        stretches = spread_stretches(_find_draws(store, sampled, pages))
+        if stretches is not None:
+            pages = (page for first, last in stretches for page in _split(first - 1, last))
+    selection = sampled or EVERYTHING
+    read = partial(_read_settled, rule=rule, selection=selection, final=final, audited=audited)
+    for begin, end in pages:
         if done and on_progress is not None:
             on_progress("decisions", done, None)
         with store.reading() as connection:
             columns = _fetch(connection, query.where(d.seq > begin, d.seq <= end))
-        part = _build_readable(columns, partial(_read_settled, rule=rule, final=final, audited=audited))
+        part = _build_readable(columns, read)
         done += len(part)
         yield part
     if on_progress is not None:
         on_progress("decisions", done, done)
 
 
-def _read_settled(columns: Columns, rule: RewardRule, final: int, *, audited: bool) -> Decisions:
+def spread_stretches(positions: Integers) -> list[tuple[int, int]] | None:
+    """Return the stretches that an audit reads of many draws, evenly spread; None: few, which it reads all.
+
+    Args:
+        positions: Positions of the draws, rising.
+
+    Returns:
+        The first and the last position of each stretch of `STRETCH` draws, of `CHECKED` in all.
+    """
+    if len(positions) <= CHECKED:
+        return None
+    n, most = -(-len(positions) // STRETCH), CHECKED // STRETCH
+    starts = (STRETCH * at for at in range(n) if at * most % n < most)
+    return [
+        (int(positions[start]), int(positions[min(start + STRETCH, len(positions)) - 1])) for start in starts
+    ]
+
+
+def _find_draws(store: Store, selection: Selection, pages: Iterable[tuple[int, int]]) -> Integers:
+    """Return the positions of the selected draws in ranges of positions."""
+    d = t.decisions.c
+    by_id = bool(selection.prefix or selection.excluded_id_part)
+    query = sa.select(
+        d.seq,
+        *([d.id.label("decision_id")] if by_id else []),
+        *([_text(d.features).label("features")] if selection.features else []),
+    ).where(
+        d.mode == Mode.EXPLORE.value,
+        d.policy != LABELS,
+        d.decided_at >= (selection.since or 0.0),
+        d.decided_at < (inf if selection.until is None else selection.until),
+        *([d.version.in_(selection.versions)] if selection.versions else []),
+        *([d.policy.in_(selection.policies)] if selection.policies else []),
+    )
+    found = [np.zeros(0, dtype=np.int64)]
+    for begin, end in pages:
+        with store.reading() as connection:
+            columns = _fetch(connection, query.where(d.seq > begin, d.seq <= end).order_by(d.seq))
+        kept = np.ones(len(columns["seq"]), dtype=np.bool_)
+        if by_id:
+            kept &= np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, len(kept))
+        if selection.features:
+            stored = (features["sparse"] for features in _parse(columns["features"]))
+            values = _numbers(stored, tuple(selection.features), 0.0)
+            for name, value in selection.features.items():
+                kept &= values[name] == value
+        found.append(columns["seq"][kept])
+    return np.concatenate(found)
+
+
+def _read_settled(
+    columns: Columns, rule: RewardRule, selection: Selection, final: int, *, audited: bool
+) -> Decisions:
     answered = columns["status"] != ""
     learned = (columns["metrics"] != None) & answered  # noqa: E711 - of an array
     turns = [loads(text or "null") for text in columns["turns"]]
@@ -405,7 +489,7 @@ def _read_settled(columns: Columns, rule: RewardRule, final: int, *, audited: bo
         "metrics": np.where(learned, columns["metrics"], "{}"),
         "turns": np.array(turns, dtype=np.object_),
     }
-    part = _decisions({**columns, **read}, rule, EVERYTHING)
+    part = _decisions({**columns, **read}, rule, selection)
     return replace(
         part,
         reward=np.where(learned, part.reward, nan),
@@ -431,19 +515,19 @@ def any_elsewhere(store: Store, since: float, until: float) -> bool:
         return bool(connection.scalar(sa.select(query)))
 
 
-def _pages(
-    store: Store, since: float | None, until: float | None, most: int | None
-) -> Iterator[tuple[int, int]]:
+def _pages(store: Store, since: float | None, until: float | None) -> Iterator[tuple[int, int]]:
     """Yield the ranges of positions, (after, upto), in which decisions of a time are read."""
     with store.reading() as connection:
         after = 0 if since is None else listing.position_at(connection, since - LATE_S)
         newest = sa.select(sa.func.max(t.decisions.c.seq))
         end = connection.scalar(newest) if until is None else listing.position_at(connection, until + LATE_S)
-        among = t.decisions.c.seq > after, t.decisions.c.seq <= (end or 0)
-        n = 0 if most is None else connection.scalar(sa.select(sa.func.count()).where(*among)) or 0
-    step = PAGE * max(1, -(-n // (most or n or 1)))
-    for begin in range(after, end or 0, step):
-        yield begin, min(begin + PAGE, end)
+    yield from _split(after, end or 0)
+
+
+def _split(after: int, upto: int) -> Iterator[tuple[int, int]]:
+    """Yield a range of positions, (after, upto), as ranges of at most `PAGE`."""
+    for begin in range(after, upto, PAGE):
+        yield begin, min(begin + PAGE, upto)
 
 
 def _read_audited(columns: Columns) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from armwise.agent.proof import LoggedTraffic, read_kept
 from armwise.agent.proof.audit import find_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
-from armwise.feedback.decisions import Decisions, concatenate, tabulate
+from armwise.feedback.decisions import Decisions, Selection, concatenate, tabulate
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
@@ -135,7 +135,7 @@ def read_period(store: Store, config: AppConfig, since: float, until: float, on_
     parts = [part for part in read if len(part)]
     if not parts:
         raise NothingServedError(_nothing(store, since, until))
-    doubt = find_doubt(LogSource(store, rule), rule, since, until, on_progress)
+    doubt = find_doubt(LogSource(store, rule), rule, Selection(since, until), on_progress)
     traffic = LoggedTraffic("", concatenate(parts), rule, before, complete=True, doubt=doubt)
     live = [arms for arms in arm_sets.history(store) if arms.at < until]
     changes = list_changes(
@@ -237,7 +237,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     notes = ["A file has no promotions, alarms or verdicts. They are in the log of a service."]
     if any(key.policy not in FOREIGN for key in decisions.draw.values):
         notes.append("Without a default reward, an export has only decisions with feedback.")
-    doubt = find_doubt(ExportSource(path), rule, since, until, on_progress)
+    doubt = find_doubt(ExportSource(path), rule, Selection(since, until), on_progress)
     traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt)
     names = sorted({key.drawn for key in decisions.draw.values})
     return _build(

@@ -358,12 +358,15 @@ def replay(
     asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_list_candidates(request, ())))]
     built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
     selection = read_selection(request, service)
-    if doubt := load(FIND_DOUBT)(source, rule, selection.since, selection.until, progress, missing=False):
+    doubt: str = load(FIND_DOUBT)(source, rule, selection, progress, missing=False)
+    if doubt and not request.gate:
         raise EvaluationError(doubt)
-    predicts = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators)
+    predicts = not doubt and any(
+        ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators
+    )
     try:
         log, played = play(
-            built,
+            [] if doubt else built,
             source,
             rule,
             selection,
@@ -375,8 +378,74 @@ def replay(
         wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"
         raise EvaluationError(f"{error}{wait if UNSETTLED in str(error) else ''}") from None
     request = _possible(request, log)
-    by_name = {target.name: target for target in played}
     names = dict.fromkeys((request.baseline, *_list_candidates(request, log.arms)))
+    if doubt:
+        results, checked = [_hold(name, built, request.baseline, doubt) for name in names], None
+    else:
+        results, checked = _estimate(log, played, names, config, rule, request, store, progress)
+    excluded = Counter(log.excluded)
+    if store is not None and not request.selects:
+        excluded.update(store.count_unlearned())  # of the entire log, regardless of time
+    drawn = np.bincount(log.drawn, minlength=len(log.arms)) / len(log)
+    return ReplayDocument(
+        request=request.model_dump(mode="json"),
+        source="an export" if store is None else without_password(config.database_url),
+        made_at=time.time(),
+        config="",
+        armwise=version("armwise"),
+        reward=rule.model_dump(mode="json"),
+        floor=config.explores.among(len(config.actions)),
+        rows=len(log),
+        questions=log.n_questions,
+        first_at=float(log.at.min()),
+        last_at=float(log.at.max()),
+        positions=[int(log.seq[0]), int(log.seq[-1])],
+        digest=_digest(log),
+        excluded=dict(excluded.most_common()),
+        earned=float(log.reward.mean()),
+        drawn=dict(zip(log.arms, drawn.tolist(), strict=True)),
+        arm_colours={arm: at for at, arm in enumerate(() if store is None else arm_sets.list_defined(store))},
+        candidates=results,
+        assumptions=[
+            *source.remarks(rule),
+            *_provenance(log),
+            *_remarks_on_cluster(request, log),
+            *_note_recomputed(checked),
+            *_note_unsettled(settled, None if request.selects else len(log), rule.wait_time),
+        ],
+    )
+
+
+def _hold(name: str, built: Sequence[Candidate], baseline: str, doubt: str) -> CandidateResult:
+    """Return the result of a candidate on a log that nothing can be estimated from: it is held for that."""
+    named = parse_name(name)
+    about = {candidate.name: candidate.about for candidate in built}.get(name)
+    verdict = Verdict(False, (doubt,), None, ())
+    return CandidateResult(
+        name=name,
+        about=PLAIN[named.kind].format(named.argument) if about is None else about,
+        rows=0,
+        excluded={},
+        notes=[],
+        estimates=[],
+        weights=None,
+        shares={},
+        verdict=None if name == baseline else orjson.loads(orjson.dumps(verdict.document())),
+    )
+
+
+def _estimate(
+    log: Log,
+    played: Iterable[Target],
+    names: Iterable[str],
+    config: AppConfig,
+    rule: RewardRule,
+    request: EvaluationRequest,
+    store: Store | None,
+    progress: Progress,
+) -> tuple[list[CandidateResult], RecomputedCheck | None]:
+    """Return the results of candidates, and for the gate what was recomputed. Raises EvaluationError."""
+    by_name = {target.name: target for target in played}
     targets = [by_name.get(name) or plain_target(log, parse_name(name)) for name in names]
     baseline = None if targets[0].name == CandidateKind.SERVED else request.baseline
     if baseline is not None and not targets[0].kept.any():
@@ -411,37 +480,7 @@ def replay(
     ):
         _add_estimates(results[name], found, served=name == CandidateKind.SERVED)
         del found  # its columns are as long as the log, and so are the next candidate's
-    excluded = Counter(log.excluded)
-    if store is not None and not request.selects:
-        excluded.update(store.count_unlearned())  # of the entire log, regardless of time
-    drawn = np.bincount(log.drawn, minlength=len(log.arms)) / len(log)
-    return ReplayDocument(
-        request=request.model_dump(mode="json"),
-        source="an export" if store is None else without_password(config.database_url),
-        made_at=time.time(),
-        config="",
-        armwise=version("armwise"),
-        reward=rule.model_dump(mode="json"),
-        floor=config.explores.among(len(config.actions)),
-        rows=len(log),
-        questions=log.n_questions,
-        first_at=float(log.at.min()),
-        last_at=float(log.at.max()),
-        positions=[int(log.seq[0]), int(log.seq[-1])],
-        digest=_digest(log),
-        excluded=dict(excluded.most_common()),
-        earned=float(log.reward.mean()),
-        drawn=dict(zip(log.arms, drawn.tolist(), strict=True)),
-        arm_colours={arm: at for at, arm in enumerate(() if store is None else arm_sets.list_defined(store))},
-        candidates=list(results.values()),
-        assumptions=[
-            *source.remarks(rule),
-            *_provenance(log),
-            *_remarks_on_cluster(request, log),
-            *_note_recomputed(checked),
-            *_note_unsettled(settled, None if request.selects else len(log), rule.wait_time),
-        ],
-    )
+    return list(results.values()), checked
 
 
 def _list_candidates(request: EvaluationRequest, arms: Sequence[str]) -> tuple[str, ...]:

@@ -27,9 +27,9 @@ from armwise.agent.reporting import format_counts
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.decisions import Decisions, concatenate, encode
+from armwise.feedback.decisions import Decisions, Selection, concatenate, encode
 from armwise.feedback.events import FOREIGN, LABELS, Context
-from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
+from armwise.feedback.ope import ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, TrainingLog
 from armwise.feedback.texts import find_value
@@ -88,12 +88,14 @@ class LogAudit:
 
     def add(self, part: Decisions) -> None:
         """Take the drawn decisions of the next part, with their contexts."""
-        drawn = part.explored & part.draw.each(lambda key: key.policy != LABELS)
+        drawn = part.drawn
         codes, counts = np.unique(part.draw.codes[~drawn], return_counts=True)
         for code, n in zip(codes.tolist(), counts.tolist(), strict=True):
             key = part.draw.values[code]
             self.excluded[LABELS if key.policy == LABELS else key.mode] += n
         some = part.where(drawn)
+        if not len(some):
+            return
         self._parts.append(replace(some, context=()))
         self._first.append(some.context)
         self.n += len(some)
@@ -163,26 +165,18 @@ class LogAudit:
         return audit(self.draws)
 
     @property
-    def has_propensities(self) -> bool:
-        """Whether any propensity is on record."""
-        return self.n > 0 and not bool(np.isnan(self.draws.propensity).all())
-
-    @property
     def doubt(self) -> str:
         """Why nothing can be estimated from the log, in a few sentences; empty: something can."""
         return self.found.doubt if self.n else ""
 
 
-def audit_log(
-    source: TrainingLog, rule: RewardRule, since: float | None, until: float | None, on_progress: Progress
-) -> LogAudit:
-    """Audit the decisions of a time.
+def audit_log(source: TrainingLog, rule: RewardRule, selection: Selection, on_progress: Progress) -> LogAudit:
+    """Audit selected decisions.
 
     Args:
         source: The log.
         rule: The rule of its rewards.
-        since: Earliest time of the decisions, seconds since the epoch; None: all are read.
-        until: Time before which they were made.
+        selection: Which decisions are audited.
         on_progress: Called with the progress.
 
     Raises:
@@ -191,7 +185,7 @@ def audit_log(
     """
     rule = rule.model_copy(update={"cost_weight": 0.0})  # the same for every command
     found = LogAudit(rule, partial=isinstance(source, ExportSource))
-    for part in source.sample(rule, since, until, on_progress):
+    for part in source.sample(rule, selection, on_progress):
         found.add(part)
     return found
 
@@ -199,18 +193,20 @@ def audit_log(
 def find_doubt(
     source: TrainingLog,
     rule: RewardRule,
-    since: float | None,
-    until: float | None,
+    selection: Selection,
     on_progress: Progress,
     *,
     missing: bool = True,
 ) -> str:
-    """Return why nothing can be estimated from the decisions of a time, if that is so; see `audit_log`.
+    """Return why nothing can be estimated from selected decisions, if that is so; see `audit_log`.
 
-    Without `missing`, a log without any propensity is accepted: a model of rewards needs none.
+    Without `missing`, that no propensity is on record is no reason: a model of rewards needs none.
     """
-    log = audit_log(source, rule, since, until, on_progress)
-    return log.doubt if missing or log.has_propensities else ""
+    log = audit_log(source, rule, selection, on_progress)
+    if missing or not log.n:
+        return log.doubt
+    checks = tuple(check for check in log.found.checks if check.name != ON_RECORD)
+    return replace(log.found, checks=checks).doubt
 
 
 # -- the report ------------------------------------------------------------------------------------
@@ -353,7 +349,7 @@ def report_log(
         LogUnavailableError: Try again later.
     """
     begin, end = (None if at is None else at.timestamp() for at in (since, until))
-    log = audit_log(source, rule, begin, end, on_progress)
+    log = audit_log(source, rule, Selection(since=begin, until=end), on_progress)
     if not log.n:
         left_out = format_counts(log.excluded)
         raise NothingToAuditError(

@@ -22,7 +22,7 @@ from armwise.agent.proof.audit import find_doubt
 from armwise.arms import proxies
 from armwise.arms.base import Progress
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
-from armwise.feedback.decisions import Decisions, concatenate, tabulate
+from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, concatenate, tabulate
 from armwise.feedback.events import LABELS, NOT_SERVED
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
@@ -108,7 +108,7 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
     if not parts:
         raise NoTrafficError(f"{source or path}: it has no decision")
     name, file = (source or path.name)[:NAME_CHARS], ExportSource(path)
-    doubt, before = find_doubt(file, rule, None, None, on_progress), file.settled.before
+    doubt, before = find_doubt(file, rule, EVERYTHING, on_progress), file.settled.before
     return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)
 
 
@@ -146,7 +146,7 @@ def read_store(
         )
         if parts := [part for part in read if len(part)]:
             if doubt is None:
-                doubt = find_doubt(LogSource(store, rule), rule, since, None, on_progress)
+                doubt = find_doubt(LogSource(store, rule), rule, Selection(since=since), on_progress)
             return LoggedTraffic(
                 name, concatenate(parts), rule, before, complete=True, head=head, doubt=doubt
             )

@@ -7,7 +7,7 @@ from . import (
     intervals,
     noninferiority,
 )
-from .audit import Audit, Check, CheckStatus, Draws, audit
+from .audit import ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -45,6 +45,7 @@ __all__ = [
     "DEFAULT_ESTIMATORS",
     "ESTIMATORS",
     "INTERVALS",
+    "ON_RECORD",
     "WITHOUT_PROPENSITIES",
     "Audit",
     "Check",

@@ -68,6 +68,10 @@ RARE = 0.001
 """Propensity below which a single row weighs more than 1,000."""
 
 
+ON_RECORD = "propensities on record"
+"""Name of the check that fails without any propensity."""
+
+
 class CheckStatus(StrEnum):
     """The result of a check. The result of an audit is the worst of its checks."""
 
@@ -254,7 +258,7 @@ def _share(n: int, of: int) -> str:
 
 def _check_recorded(draws: Draws, recorded: Flags) -> Check:
     n, have = len(draws), int(recorded.sum())
-    name, expected = "propensities on record", "one for each decision"
+    name, expected = ON_RECORD, "one for each decision"
     share = _share(have, n)
     if not have:
         advice = (

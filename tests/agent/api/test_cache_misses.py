@@ -17,6 +17,7 @@ from armwise.agent.turn.record import tokens_in
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, Prompt
 from armwise.feedback.clock import SteadyClock
+from armwise.feedback.decisions import EVERYTHING
 from armwise.feedback.events import Decision
 from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
@@ -250,7 +251,7 @@ async def test_the_log_of_conversations_is_sound_and_gives_the_same_policy_again
             assert checked == 180
             assert 100 < counted <= 120, "none of the first turns, and few where both have all of it cached"
             rule = service.config.reward
-            assert not find_doubt(LogSource(store, rule), rule, None, None, lambda *_: None)
+            assert not find_doubt(LogSource(store, rule), rule, EVERYTHING, lambda *_: None)
             rebuilt = verify_states(store, service.config, lambda *_: None, every=True)
             assert rebuilt.sound
 

@@ -14,6 +14,7 @@ from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
 from armwise.agent.proof import audit
+from armwise.feedback.decisions import EVERYTHING
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.sources import LogSource
@@ -69,7 +70,7 @@ def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
         assert find_difference(store, RULE)[1].startswith("its facts are not those that were joined")
         source = LogSource(store, config.reward)
         replay(config, EvaluationRequest(candidates=("uniform",)), source, store, quietly)
-        audit.audit_log(source, config.reward, None, None, quietly)
+        audit.audit_log(source, config.reward, EVERYTHING, quietly)
         period.read_period(store, config, 0.0, NOW, quietly)
         listing.decisions(store, RULE, listing.DecisionFilter(), 100)
         store.newest(100, features=True)

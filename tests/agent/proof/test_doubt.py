@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,11 +17,18 @@ from armwise.agent.cli.main import LAB, VERBS, app
 from armwise.agent.config import load
 from armwise.agent.console.overview import place_points
 from armwise.agent.console.savings import BaselineComparison, read_comparison, state_savings, state_waiting
-from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, evaluate_here, run_evaluation
+from armwise.agent.evaluation import (
+    EvaluationRequest,
+    ReplayDocument,
+    evaluate_here,
+    make_page,
+    run_evaluation,
+    verdict_on,
+)
 from armwise.agent.proof import make_receipt, read_file, verify
 from armwise.agent.proof.audit import LogAudit, audit_log, find_doubt
 from armwise.feedback import sources
-from armwise.feedback.decisions import tabulate
+from armwise.feedback.decisions import EVERYTHING, Selection, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -100,7 +108,7 @@ def write(path: Path, rows: list[Example]) -> Path:
 
 
 def doubt_of(path: Path) -> str:
-    return find_doubt(ExportSource(path), RULE, None, None, quietly)
+    return find_doubt(ExportSource(path), RULE, EVERYTHING, quietly)
 
 
 def test_every_verb_is_known_to_estimate_or_not() -> None:
@@ -180,20 +188,96 @@ def test_an_export_may_have_more_of_an_arm_that_is_rated_more_often() -> None:
     assert "tier=free" in audited(kept, partial=True).doubt
 
 
+def relabel(rows: Iterable[Example]) -> list[Example]:
+    """Return rows with new positions and ids, and times in their order."""
+    return [
+        replace(one, seq=seq, decision=replace(one.decision, id=f"r{seq}", decided_at=float(seq)))
+        for seq, one in enumerate(rows, start=1)
+    ]
+
+
+def test_a_window_or_features_are_audited_by_what_they_select(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the log around it."""
+    monkeypatch.setattr(sources, "CHECKED", 512)
+    honest = draw_rows(3000, lambda _: 0.5, lambda p: p)
+    wrong = draw_rows(300, lambda _: 0.95, lambda _: 0.5)
+    path = write(tmp_path / "log.jsonl", relabel([*honest, *wrong, *honest]))
+    source = ExportSource(path)
+    log = audit_log(source, RULE, Selection(since=3001.0, until=3301.0), quietly)
+    assert (log.n, bool(log.doubt)) == (300, True)
+    assert not find_doubt(source, RULE, Selection(until=3001.0), quietly)
+    lying = [
+        replace(one, decision=replace(one.decision, context=Context("?", {"shop": 1.0}))) for one in wrong
+    ]
+    mixed = write(tmp_path / "mixed.jsonl", relabel([*honest, *lying, *honest]))
+    log = audit_log(ExportSource(mixed), RULE, Selection(features={"shop": 1.0}), quietly)
+    assert (log.n, bool(log.doubt)) == (300, True)
+
+
+def test_a_wrong_stretch_of_a_long_log_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 stretches the eighth is wrong: a twelfth of the rows that are read are, too."""
+    monkeypatch.setattr(sources, "CHECKED", 1280)
+    monkeypatch.setattr(sources, "STRETCH", 16)
+    honest = draw_rows(12_000, lambda _: 0.5, lambda p: p)
+    wrong = draw_rows(1_000, lambda _: 1.0, lambda _: 0.5)
+    path = write(tmp_path / "log.jsonl", relabel([*honest[:2100], *wrong, *honest[2100:]]))
+    log = audit_log(ExportSource(path), RULE, EVERYTHING, quietly)
+    at = log.draws.at
+    assert at is not None
+    assert log.n == 1280
+    assert 80 <= ((at > 2100) & (at <= 3100)).sum() <= 120
+    assert log.doubt
+
+
+def test_a_replay_audits_its_selection_and_a_model_of_rewards_needs_no_propensities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = LOGS["honest"]
+    leak = [
+        replace(
+            one,
+            decision=replace(
+                one.decision, probabilities=(), context=Context("?", {"score": one.metrics["reward"]})
+            ),
+        )
+        for one in rows
+    ]
+    bare = [replace(one, decision=replace(one.decision, probabilities=())) for one in rows]
+    for name, made, words in (("leak", leak, "leaks"), ("bare", bare, "")):
+        path = write(tmp_path / f"{name}.jsonl", made)
+        doubt = find_doubt(ExportSource(path), RULE, EVERYTHING, quietly, missing=False)
+        assert (words in doubt, bool(doubt)) == (True, bool(words))
+    shop = [
+        replace(one, decision=replace(one.decision, id=f"shop~{one.decision.id}"))
+        for one in draw_rows(300, lambda _: 0.95, lambda _: 0.5)
+    ]
+    both = [
+        replace(one, seq=seq, decision=replace(one.decision, decided_at=float(seq)))
+        for seq, one in enumerate([*rows, *shop], start=1)
+    ]
+    words = ["replay", "--from", str(write(tmp_path / "both.jsonl", both)), "--policy", "fixed:small"]
+    printed = said(found := CliRunner().invoke(app, [*words, "--project", "shop"]), found.exit_code)
+    assert found.exit_code != 0
+    assert "Nothing can be estimated" in printed
+
+
 def test_a_long_file_is_audited_in_parts_that_are_evenly_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "CHECKED", 300)
-    monkeypatch.setattr(sources, "PAGE", 50)
+    monkeypatch.setattr(sources, "STRETCH", 50)
     path = write(tmp_path / "log.jsonl", LOGS["honest"])
-    audit = audit_log(ExportSource(path), RULE, None, None, quietly)
+    audit = audit_log(ExportSource(path), RULE, EVERYTHING, quietly)
     assert 300 <= audit.n <= 400
     at = audit.draws.at
     assert at is not None
     assert np.diff(at).max() < 500.0, "no long part is left out"
     assert (at[0], at[-1] > 2500.0) == (1.0, True)
     assert not audit.doubt
-    assert audit_log(ExportSource(write(path, LOGS["1 / n by a router"])), RULE, None, None, quietly).doubt
+    assert audit_log(ExportSource(write(path, LOGS["1 / n by a router"])), RULE, EVERYTHING, quietly).doubt
 
 
 # -- the log of a service ----------------------------------------------------------------------------
@@ -218,7 +302,7 @@ def test_the_gate_and_the_console_say_what_the_verbs_say(config: Path, wrong: bo
             with store.writing() as connection:
                 third = {"probabilities": [1 / 3] * 3, "propensity": 1 / 3}
                 connection.execute(sa.update(t.decisions).values(**third))
-        doubt = find_doubt(LogSource(store, settings.reward), settings.reward, None, None, quietly)
+        doubt = find_doubt(LogSource(store, settings.reward), settings.reward, EVERYTHING, quietly)
         assert bool(doubt) is wrong
         found = read_comparison(store, settings)
         said_waiting = state_waiting(found, 3, 0, "1 hour", any_rating=True)
@@ -227,11 +311,12 @@ def test_the_gate_and_the_console_say_what_the_verbs_say(config: Path, wrong: bo
         assert (place_points(found) is None) is wrong
         request = EvaluationRequest(candidates=("uniform",), gate=True).model_dump(mode="json")
         words = store, settings, request, "worker", quietly
-        if wrong:
-            with pytest.raises(EvaluationFailedError, match=re.escape(doubt)):
-                run_evaluation(*words, evaluate=evaluate_here)
-        else:
-            assert run_evaluation(*words, evaluate=evaluate_here).report["candidates"]
+        report = run_evaluation(*words, evaluate=evaluate_here).report
+        assert [bool(one["estimates"]) for one in report["candidates"]] == [not wrong] * 2
+        verdict = verdict_on(report, "uniform")
+        assert (verdict["promote"], verdict["undecided"] and wrong) == (False, False)
+        assert (verdict["reasons"] == [doubt]) is wrong
+        assert make_page(cast("ReplayDocument", report)).count("fixed:") == 0
 
 
 def test_the_console_audits_a_log_again_once_it_has_grown_by_a_tenth(config: Path) -> None:

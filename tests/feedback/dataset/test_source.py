@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from armwise.feedback.dataset import featurize, stack
-from armwise.feedback.decisions import Selection
+from armwise.feedback.decisions import Selection, concatenate, tabulate
 from armwise.feedback.events import Context, Example
 from armwise.feedback.jsonl import ExchangeError, Header, write_export
 from armwise.feedback.log import Store
@@ -116,13 +116,53 @@ def test_of_a_long_export_pages_that_are_evenly_spread_are_sampled(
         write_export([example(seq) for seq in range(1, 1001)], file, Header(written_at=0.0, reward=RULE))
 
     def sampled() -> list[int]:
-        parts = ExportSource(path).sample(RULE, None, None, lambda *_: None)
+        parts = ExportSource(path).sample(RULE, Selection(), lambda *_: None)
         return [seq for part in parts for seq in part.seq.tolist()]
 
     assert sampled() == list(range(1, 1001)), "of a short one, all are"
     monkeypatch.setattr("armwise.feedback.sources.CHECKED", 100)
-    monkeypatch.setattr("armwise.feedback.sources.PAGE", 10)
+    monkeypatch.setattr("armwise.feedback.sources.STRETCH", 10)
     found = sampled()
-    assert 90 <= len(found) <= 120
+    assert len(found) == 100
     assert np.diff(found).max() <= 110
     assert found[-1] > 890
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(),
+        Selection(since=300.0, until=700.0),
+        Selection(versions=(1, 2)),
+        Selection(features={"w=why": 1.0}),
+        Selection(prefix="d1"),
+        Selection(since=500.0, until=520.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("checked", [100, 10_000])
+def test_the_same_draws_of_a_log_and_its_export_are_sampled(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    selection: Selection,
+    checked: int,
+) -> None:
+    """As many as are asked for, or all of the selection."""
+    monkeypatch.setattr("armwise.feedback.sources.CHECKED", checked)
+    monkeypatch.setattr("armwise.feedback.sources.STRETCH", 5)
+    examples = some_examples(np.random.default_rng(2), 1000)
+    write(store, RULE.join, examples)
+    with (tmp_path / "log.jsonl").open("wb") as file:
+        write_export(examples, file, Header(written_at=0.0, reward=RULE))
+
+    def sampled(source: TrainingLog) -> list[int]:
+        table = concatenate([*source.sample(RULE, selection, lambda *_: None)])
+        return table.where(table.drawn).id.tolist()
+
+    found = sampled(LogSource(store, RULE))
+    assert sampled(ExportSource(tmp_path / "log.jsonl")) == found
+    whole = concatenate([*tabulate(examples, RULE, selection)])
+    every = whole.where(whole.drawn & whole.selected(selection)).id.tolist()
+    assert set(found) <= set(every)
+    assert len(found) == len(every) if len(every) <= checked else 95 <= len(found) <= 100
