@@ -75,7 +75,8 @@ def choose_episode(
 ) -> str | None:
     """Return the stored episode id of a request: its own, or that of its session where this counts.
 
-    A session counts if it keeps its arm, or if what engines have cached of it has a price.
+    A session counts if it keeps its arm, or if what engines have cached of it has a price. With
+    `sticky: episode` none does: only episodes that requests name keep an arm.
 
     Args:
         replica: Has the configuration.
@@ -90,8 +91,8 @@ def choose_episode(
     """
     if name is None and session is not None:
         sticky = replica.config.sticky
-        keeps = (sticky == "tools" and has_tools) or replica.config.prices_caches
-        if sticky == "session" or (keeps and not session.is_shared):
+        counts = (sticky == "tools" and has_tools) or (sticky != "episode" and replica.config.prices_caches)
+        if sticky == "session" or (counts and not session.is_shared):
             name = _name_episode(replica, caller, session, dial)
     return name and caller.to_stored_id(name, "episode")
 

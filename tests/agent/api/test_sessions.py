@@ -120,7 +120,14 @@ async def test_an_episode_or_a_session_in_the_metadata_comes_before_what_the_age
     assert (ours["episode_id"], named["episode_id"]) == ("s-1", "e-1")
 
 
-@pytest.mark.parametrize("off", [{"sticky": "off"}, {"sticky": "episode"}])
+PRICED = {
+    "llm": ENDPOINT | {f"usd_per_kilotoken_{which}": 0.001 for which in ("in", "out", "cached")},
+    "reward": CONFIG["reward"] | {"worth": 0.01},
+}
+"""A service that counts what models lack in their caches."""
+
+
+@pytest.mark.parametrize("off", [{"sticky": "off"}, {"sticky": "episode"}, {"sticky": "episode", **PRICED}])
 async def test_sessions_do_not_count_where_the_configuration_says_so(
     tmp_path: Path, off: dict[str, Any]
 ) -> None:
