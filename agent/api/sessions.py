@@ -103,7 +103,7 @@ def _name_episode(replica: Replica, caller: Caller, session: Session, dial: floa
     Names of agents are those of one caller, so that nobody joins a session of another one by its name. All
     hashes are keyed, as a name may be of a person: an erasure leaves ids of episodes.
     """
-    if session.is_ours and NAME.fullmatch(session.name):
+    if session.is_ours and dial is None and NAME.fullmatch(session.name):
         return session.name
     who = "" if session.is_ours else caller.identify(replica.store.draw_secret)
     turned = "" if dial is None else f" {dial:g}"

@@ -139,10 +139,15 @@ async def test_sessions_do_not_count_where_the_configuration_says_so(
     )
 
 
-async def test_a_person_who_turns_the_dial_in_a_session_gets_another_draw(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [{}, {"metadata": {"session_id": "s-1"}}])
+async def test_a_person_who_turns_the_dial_in_a_session_gets_another_draw(
+    tmp_path: Path, named: dict[str, Any]
+) -> None:
     async with serve(tmp_path).running() as service:
         models = ["auto", "auto:best", "auto", "auto:best"]
-        turns = [await turn(service, AGENTS[0], n, {"model": model}) for n, model in enumerate(models)]
+        turns = [
+            await turn(service, OPENCODE, n, {"model": model, **named}) for n, model in enumerate(models)
+        ]
     assert [one["mode"] for one in turns] == ["explore", "explore", "continued", "continued"]
 
 
