@@ -269,7 +269,8 @@ def _identify(asked: Asked) -> bytes:
     """Return what distinguishes a request from another one: a field that is null is the same as none."""
     body = {name: value for name, value in asked.request.body.items() if value is not None}
     options = asked.agent.model_dump_json(exclude_defaults=True, warnings=False)
-    return write_document(body) + options.encode()
+    weight = asked.sent_headers.get(ask_checks.COST_WEIGHT, "")
+    return write_document(body) + options.encode() + weight.encode()
 
 
 def _number(value: Any) -> float | None:

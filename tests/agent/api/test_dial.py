@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from armwise.agent.config import ConfigError, parse
@@ -115,6 +116,16 @@ async def test_what_an_answer_costs_is_expected_from_its_price(priced: Service) 
 async def test_a_weight_out_of_range_is_refused_by_its_value(priced: Service, weight: str) -> None:
     answer = await priced.client.post("/v1/chat/completions", json=CHAT, headers={HEADER: weight})
     assert repr(weight[:50]) in refused(answer, 400, "invalid_value", HEADER)
+
+
+async def test_a_repeat_with_another_weight_is_another_request(priced: Service) -> None:
+    async def send(**weight: str) -> httpx.Response:
+        headers = {"Idempotency-Key": "k-1", **weight}
+        return await priced.client.post("/v1/chat/completions", json=CHAT, headers=headers)
+
+    answers = [await send(), await send(), await send(**{HEADER: "0"})]
+    assert [one.status_code for one in answers[:2]] == [200, 200]
+    refused(answers[2], 409, "idempotency_conflict", "Idempotency-Key")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/retrieve"])
