@@ -17,9 +17,16 @@ def locate_source(source: str | Path, folder: Path | None = None) -> str:
         source: A built-in source, a file or a folder.
         folder: The folder that a relative path is relative to; None: the current folder.
 
+    Raises:
+        ValueError: It is blank, which would be the folder itself.
+
     >>> locate_source("language"), locate_source("/data/notes"), locate_source("notes.jsonl", Path("/srv"))
     ('language', '/data/notes', '/srv/notes.jsonl')
     """
+    if not str(source).strip():
+        raise ValueError(
+            f"{source!r} names no source: expected a file, a folder, {' or '.join(map(repr, BUILT_IN))}"
+        )
     return str(source) if source in BUILT_IN else str((folder or Path.cwd()) / os.path.expanduser(source))
 
 

@@ -5,9 +5,10 @@ It takes the place of an answer of a model where that is a placeholder.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from armwise.arms.base import Passage
-from armwise.arms.tokenizer import words
+from armwise.arms.stems import find_language, index_words
 
 MOST_WORDS, QUOTED_TOKENS = 80, 200
 """Most words of a passage that are quoted, and tokens that no such answer exceeds."""
@@ -43,16 +44,20 @@ def quote(
     'Vienna is the capital of Austria. It is on the Danube.\n\n(Quoted from [1] Cities.)'
     >>> quote("Who won the race?", [passage], ["manuals", "wiki"])
     'Nothing found in manuals and wiki about this.'
+    >>> quote("Which capitals?", [passage])
+    'Vienna is the capital of Austria. It is on the Danube.\n\n(Quoted from [1] Cities.)'
     >>> quote("Is it?", [Passage("3", "", text)], most_words=3)
     'Linz is a ...\n\n(Quoted from [1].)'
     """
-    asked = set(words(question, "english"))
-    found = {word for passage in passages for word in words(f"{passage.title} {passage.text}")}
+    language = find_language(passage.text for passage in passages)
+    read = partial(index_words, language=language)  # as keyword search reads them
+    asked = set(read(question, stop_words="english"))
+    found = {word for passage in passages for word in read(f"{passage.title} {passage.text}")}
     if not passages or (asked and len(asked & found) <= NEAR * len(asked)):
         return f"Nothing found in {' and '.join(searched[:NAMED]) or 'the documents'} about this."
     best = passages[0]
     sentences = [line for sentence in _END.split(best.text) if (line := " ".join(sentence.split()))]
-    shared = [len(asked.intersection(words(sentence))) for sentence in sentences]
+    shared = [len(asked.intersection(read(sentence))) for sentence in sentences]
     first = max(range(len(sentences)), key=lambda at: (shared[at], -at), default=0)
     taken: list[str] = []
     for sentence in sentences[first:]:
@@ -63,7 +68,7 @@ def quote(
             break
         taken.append(sentence)
     where = f"[1] {best.title}".strip()
-    apart = asked and not any(shared) and asked.isdisjoint(words(best.title))
+    apart = asked and not any(shared) and asked.isdisjoint(read(best.title))
     hardly = ", which has no word of the question" if apart else ""
     return f"{' '.join(taken)}{_SOURCE}{where}{hardly}.)"
 

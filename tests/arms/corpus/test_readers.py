@@ -15,6 +15,7 @@ from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, ingest, readers
 from armwise.arms.corpus.chunking import chunks
 from armwise.arms.corpus.readers import CorpusError, CorpusRecord, DocumentLimits, open_source
+from armwise.arms.places import locate_source
 from tests.arms.corpus.files import paragraph, write_docx
 
 
@@ -581,3 +582,9 @@ def test_a_link_that_is_named_is_followed(guarded: Path, suffix: str) -> None:
     (guarded / "stored").write_bytes((guarded.parent / "blob").read_bytes())
     link.symlink_to("stored")
     assert [one.id for one in passages(guarded)] == ["1"]
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_source_is_not_the_folder_of_the_configuration(blank: str) -> None:
+    with pytest.raises(ValueError, match="names no source"):
+        locate_source(blank, Path("/srv"))

@@ -17,6 +17,10 @@ def test_a_quotation_begins_with_the_nearest_sentence() -> None:
     assert said == "The Danube runs through Vienna. It ends in a delta.\n\n(Quoted from [1] Rivers.)"
 
 
+def test_other_forms_of_a_word_are_the_word_as_in_keyword_search() -> None:
+    assert quote("end of a river", [RIVERS]).startswith("It ends in a delta.")
+
+
 def test_passages_with_hardly_a_word_of_the_question_are_no_answer() -> None:
     nothing = "Nothing found in manuals about this."
     other = Passage("p2", "Cups", "They are made of clay.")
