@@ -174,7 +174,7 @@ def ips(sample: Sample) -> Terms:
     0.5
     """
     weight = sample.supported_weight
-    return Terms("ips", weight * sample.reward, ones(weight), weight)
+    return Terms("ips", sample.weighted_reward, ones(weight), weight)
 
 
 @estimator(
@@ -199,7 +199,7 @@ def snips(sample: Sample) -> Terms:
     1.0
     """
     weight = sample.supported_weight
-    return Terms("snips", weight * sample.reward, weight, weight, ratio=True)
+    return Terms("snips", sample.weighted_reward, weight, weight, ratio=True)
 
 
 @estimator(

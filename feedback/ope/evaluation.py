@@ -140,27 +140,18 @@ def figures(target: TargetSample, baseline: TargetSample | None, request: Interv
         baseline: The policy that it is compared with, on the same rows, if any.
         request: The requested intervals.
     """
-    safe = {name: target.safe(terms, request.reward_range) for name, terms in target.terms.items()}
     theirs = baseline.terms if baseline else {}
-    other = {
-        name: baseline.safe(theirs[name], request.reward_range)
-        for name in safe
-        if baseline and name in theirs
-    }
-    if request.kind == "bootstrap" and safe:
-        value, beyond = _bootstrap(safe, other, request)
-    else:
-        value = {name: _ends(target, None, name, request, terms) for name, terms in safe.items()}
-        beyond = {
-            name: _ends(target, baseline, name, request, difference(safe[name], terms))
-            for name, terms in other.items()
-        }
+    if request.kind == "bootstrap" and target.terms:
+        ends = _bootstrap(target, baseline, request)
+    else:  # one by one, as the columns of each are as long as the log
+        ends = {name: _compare(target, baseline, name, request) for name in target.terms}
     return {
         name: (
-            _figure(terms.value, value[name]),
-            _figure(terms.value - theirs[name].value, beyond[name]) if name in beyond else None,
+            _figure(terms.value, ends[name][0]),
+            None if beyond is None else _figure(terms.value - theirs[name].value, beyond),
         )
         for name, terms in target.terms.items()
+        for beyond in (ends[name][1],)
     }
 
 
@@ -224,6 +215,18 @@ def _figure(value: float, ends: Ends) -> EstimateWithInterval:
     return EstimateWithInterval(value, low, high, kind, why)
 
 
+def _compare(
+    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
+) -> tuple[Ends, Ends | None]:
+    """Return the interval of an estimator's value, and that of its difference to the baseline."""
+    safe = target.safe(target.terms[name], request.reward_range)
+    value = _ends(target, None, name, request, safe)
+    if baseline is None or name not in baseline.terms:
+        return value, None
+    safe = difference(safe, baseline.safe(baseline.terms[name], request.reward_range))
+    return value, _ends(target, baseline, name, request, safe)
+
+
 def _ends(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest, safe: Terms
 ) -> Ends:
@@ -238,9 +241,15 @@ def _ends(
 
 
 def _bootstrap(
-    safe: Mapping[str, Terms], other: Mapping[str, Terms], request: IntervalRequest
-) -> tuple[dict[str, Ends], dict[str, Ends]]:
-    """Return the intervals of values and of differences, all from the same resamples."""
+    target: TargetSample, baseline: TargetSample | None, request: IntervalRequest
+) -> dict[str, tuple[Ends, Ends | None]]:
+    """Return the intervals of each estimator's value and difference, all from the same resamples."""
+    safe = {name: target.safe(terms, request.reward_range) for name, terms in target.terms.items()}
+    other = {
+        name: baseline.safe(baseline.terms[name], request.reward_range)
+        for name in safe
+        if baseline and name in baseline.terms
+    }
     rng = np.random.default_rng(request.seed)
     lines = replicates([*safe.values(), *other.values()], rng, request.resamples)
     target_lines, theirs = lines[: len(safe)], lines[len(safe) :]
@@ -250,11 +259,13 @@ def _bootstrap(
         name: percentiles((line[name] - their_line)[np.newaxis], request.level)[0]
         for name, their_line in zip(other, theirs, strict=True)
     }
-    return _label_ends(request.kind, value), _label_ends(request.kind, beyond)
-
-
-def _label_ends(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
-    return {name: (ends, kind, "") for name, ends in intervals.items()}
+    return {
+        name: (
+            (ends, request.kind, ""),
+            (beyond[name], request.kind, "") if name in beyond else None,
+        )
+        for name, ends in value.items()
+    }
 
 
 def _bernstein(
@@ -519,8 +530,10 @@ class _TargetEvaluation:
         self._log, self._estimators, self._against, self._q_hat = log, estimators, against, q_hat
         self._last: tuple[Flags, TargetSample] | None = None
 
-    def at(self, p_target: Floats, rows: Flags) -> _TargetTerms:
-        """Return the terms of a target on some rows."""
+    def at(
+        self, p_target: Floats, rows: Flags, estimators: Sequence[Estimator] | None = None
+    ) -> _TargetTerms:
+        """Return the terms of a target on some rows, by some estimators; None: by all."""
         log, q_hat = self._log, self._q_hat
         if not rows.all():
             log, p_target = log.where(rows), p_target[rows]
@@ -530,7 +543,7 @@ class _TargetEvaluation:
         # With propensities of drawn arms only, the reach is a guess, and cannot bound a rejection.
         bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
-        for estimator in self._estimators:
+        for estimator in self._estimators if estimators is None else estimators:
             unknown = not log.has_propensities and estimator.name not in WITHOUT_PROPENSITIES
             lacking = {
                 UNKNOWN: unknown,
@@ -552,19 +565,25 @@ class _TargetEvaluation:
         return _TargetTerms(TargetSample(log, sample.weight, reach, terms, served), sample, notes)
 
     def baseline(self, rows: Flags) -> TargetSample:
-        """Return the terms of the baseline on some rows; for the logging policy those of the plain mean."""
+        """Return the terms of the baseline on some rows.
+
+        For the logging policy, whose weights are 1, these are the plain mean unless an estimator predicts.
+        """
         if self._last is None or not np.array_equal(self._last[0], rows):
             self._last = rows, self._baseline(rows)
         return self._last[1]
 
     def _baseline(self, rows: Flags) -> TargetSample:
-        if self._against is not None:
-            target = self.at(self._against, rows).target
-            return replace(target, served=self._against is self._log.p_log)
+        against = self._against
+        if against is not None and against is not self._log.p_log:
+            return self.at(against, rows).target
         log = self._log if rows.all() else self._log.where(rows)
-        ones: Floats = np.broadcast_to(1.0, len(log))
-        terms = {each.name: Terms(each.name, log.reward, ones, ones) for each in self._estimators}
-        return TargetSample(log, ones, ones, terms, served=True)
+        one: Floats = np.broadcast_to(1.0, len(log))
+        terms = {each.name: Terms(each.name, log.reward, one, one) for each in self._estimators}
+        predicting = [each for each in self._estimators if each.predictions is not Predictions.NONE]
+        if against is not None and predicting:
+            terms |= self.at(against, rows, predicting).target.terms
+        return TargetSample(log, one, one, terms, served=True)
 
 
 def _measure_unsupported(log: Log, p_target: Floats) -> float:

@@ -128,6 +128,11 @@ class Sample:
             return np.zeros(len(self))
         return take_drawn(self.p_target, self.drawn) / self.propensity
 
+    @cached_property
+    def weighted_reward(self) -> Floats:
+        """Each reward times its weight, shape (n,)."""
+        return self.weight * self.reward
+
     @property
     def supported_weight(self) -> Floats:
         """The weights; at least one is above 0.

@@ -1,7 +1,9 @@
 """Many targets on one log: values, differences to a baseline, intervals, and what cannot be told."""
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +123,37 @@ def test_a_baseline_may_be_any_target(log: Log) -> None:
     assert better.low > 0.1
     with pytest.raises(ValueError, match="unknown target 'd'; available: c, b"):
         evaluate(log, targets, rng(), baseline="d")
+
+
+@pytest.mark.parametrize("interval", ["normal", "bootstrap", "bernstein"])
+def test_what_was_served_is_a_baseline_like_its_distribution(log: Log, interval: str) -> None:
+    """It takes the plain mean where a target takes weights, and these are 1."""
+    assert log.p_log is not None
+    asked: Any = {"estimators": tuple(ESTIMATORS), "interval": interval}
+    targets = {"uniform": always(log, 0.25, 0.25, 0.5), "served": log.p_log.copy()}
+    one, other = (
+        evaluate(log, targets, rng(), baseline=baseline, **asked)["uniform"].estimates
+        for baseline in (None, "served")
+    )
+    assert all(each.difference for each in one)
+    assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimators", "most"), [(("ips",), 95), (("ips", "snips", "replay"), 110)])
+def test_an_evaluation_takes_few_bytes_a_row(estimators: tuple[str, ...], most: int) -> None:
+    n = 100_000
+    p = rng().dirichlet(np.ones(2), n) * 0.8 + 0.1
+    log = Log.from_arrays(("a", "b"), (rng().random(n) > p[:, 0]).astype(np.int64), rng().random(n), p_log=p)
+    target = np.roll(p, 1, axis=1)
+    tracemalloc.start()
+    try:
+        for _ in evaluate_each(log, {"one": target}, rng(), estimators=estimators, reward_range=(0.0, 1.0)):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / n <= most
 
 
 def test_a_target_is_judged_by_its_own_rows_and_compared_on_those_that_both_have(log: Log) -> None:
