@@ -202,7 +202,11 @@ def find_doubt(
 
     Without `missing`, that no propensity is on record is no reason: a model of rewards needs none.
     """
-    log = audit_log(source, rule, selection, on_progress)
+
+    def report(_: str, done: int, total: int | None) -> None:
+        on_progress("decisions audited", done, total)  # the caller reads "decisions", too
+
+    log = audit_log(source, rule, selection, report)
     if missing or not log.n:
         return log.doubt
     checks = tuple(check for check in log.found.checks if check.name != ON_RECORD)

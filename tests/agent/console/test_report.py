@@ -97,7 +97,7 @@ def test_the_text_alone_is_on_the_output_so_that_it_can_be_piped(filled: Path) -
     result = CliRunner().invoke(app, ["report", "-c", str(filled), "--since", "2023-01-01"])
     assert result.exit_code == 0
     assert result.stdout.startswith("*Armwise, 2023-01-01")
-    assert result.stderr == "decisions: 600 of 600\n"
+    assert result.stderr == "decisions: 600 of 600\ndecisions audited: 600 of 600\n"
     assert len(result.stdout) <= 901
 
 
