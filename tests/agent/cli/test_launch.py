@@ -21,8 +21,9 @@ from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, Bui
 PARENT = """
 import sys
 from pathlib import Path
+from armwise.agent.cli.preparation import start_builder
 sys.executable = sys.argv[1]
-BuildProcess(Path("serve_config.yaml")).wait()
+start_builder(Path("serve_config.yaml"), None).wait()
 """
 
 

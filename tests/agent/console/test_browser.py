@@ -215,7 +215,7 @@ def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, st
 
 
 def test_operators_act_by_buttons(served: tuple[Service, str], chrome: Visit) -> None:
-    _, address = served
+    service, address = served
     page = chrome(1280, "light")
     page.goto(f"{address}{CONSOLE}/arms")
     page.get_by_role("button", name="Switch off none").click()
@@ -235,6 +235,7 @@ def test_operators_act_by_buttons(served: tuple[Service, str], chrome: Visit) ->
     page.wait_for_url("**/policies/differences?one=1&other=2")
     page.goto(f"{address}{CONSOLE}/policies/act?action=rollback&version=999")
     page.get_by_text("there is no version 999").wait_for()
+    service.settled()
     page.goto(f"{address}{CONSOLE}/evaluations")
     page.get_by_text("Evaluate other policies").click()
     page.get_by_label("Candidates").fill("fixed:bm25")
@@ -247,6 +248,7 @@ def test_the_gate_is_asked_and_acted_on(served: tuple[Service, str], chrome: Vis
     service, address = served
     recipe = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
     publish_candidate(service.replica.store, recipe, list(service.config.actions))
+    service.settled()
     page = chrome(390, "light")
     page.goto(f"{address}{CONSOLE}/policies")
     page.get_by_role("link", name=re.compile("^Judge")).first.click()

@@ -60,6 +60,7 @@ async def paying(folder: Path, **changes: Any) -> AsyncIterator[Service]:
         "reward": {
             "metrics": {"thumb": {}},
             "complete": "any",
+            "correction_time": "PT0S",
             "cost": {"steps": 0, "usd": 100},
             "cost_weight": 1,
         },

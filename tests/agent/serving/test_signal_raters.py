@@ -51,7 +51,7 @@ async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         tmp_path,
         generator=model,
         arms={"small": {"kind": "none"}, "other": {"kind": "none"}},
-        reward={"metrics": METRICS, "cost_weight": 0.0, "complete": "any"},
+        reward={"metrics": METRICS, "cost_weight": 0.0, "complete": "any", "correction_time": "PT0S"},
         keys=[{"env": name, **key} for name, key in KEYS.items()],
         tap={},
     ).running() as service:
