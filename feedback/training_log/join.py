@@ -811,13 +811,23 @@ def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str
     return {name: quality for name, quality in found.items() if quality is not None}
 
 
-def find_correctable(connection: sa.Connection, rule: RewardRule, log_at: float) -> int | None:
-    """Return the position of the first rating that can be corrected at a time of the log; None: none can."""
+def find_correctable(
+    connection: sa.Connection, rule: RewardRule, log_at: float, examples_seq: int
+) -> int | None:
+    """Return the position of the first rating that can be corrected at a time of the log; None: none can.
+
+    Args:
+        connection: A snapshot.
+        rule: How the log is joined.
+        log_at: The log's time.
+        examples_seq: Decisions of later examples may be corrected as those without one.
+    """
     if not rule.correction_s:
         return None
     closed = listing.position_at(connection, counting.find_open_since(log_at, rule.wait_s), before=True)
-    values = {"rated_since": log_at - rule.correction_s, "rated_until": inf, "join": rule.join}
-    found = [connection.scalar(query, {**values, "closed": closed}) for query in _FOLLOWING_DECISIONS]
+    times = {"rated_since": log_at - rule.correction_s, "rated_until": log_at + ROUNDING_S}
+    values = {**times, "join": rule.join, "closed": closed, "examples_seq": examples_seq}
+    found = [connection.scalar(query, values) for query in _FOLLOWING_DECISIONS]
     return min((seq for seq in found if seq is not None), default=None)
 
 
@@ -846,7 +856,7 @@ _CORRECTABLE = tuple(
     sa.select(_f.seq)
     .join(t.decisions, about)
     # a conversation waits for the deadline of its last turn
-    .where(_MAY_BE_CORRECTED, _d.mode == Mode.EXPLORE, _d.draw_id.is_(None), ~_IS_LEARNED)
+    .where(_MAY_BE_CORRECTED, _d.mode == Mode.EXPLORE, _d.draw_id.is_(None))
     .order_by(_f.seq)
     .limit(1)
     for about in (
@@ -857,12 +867,15 @@ _CORRECTABLE = tuple(
 
 _UNLEARNED = (
     *(sa.select(_d.seq).where(condition, ~_IS_LEARNED).limit(1) for condition in _MAY_CLOSE),
-    *_CORRECTABLE,
+    *(query.where(~_IS_LEARNED) for query in _CORRECTABLE),
 )
 
 _IS_ASKED = _IS_DRAWN & (_d.policy != LABELS)
 
-_FOLLOWING_DECISIONS = tuple(query.where(_f.seq > _d.seq) for query in _CORRECTABLE)
+_FOLLOWING_DECISIONS = tuple(
+    query.where(_f.seq > _d.seq, ~_IS_LEARNED.where(_x.seq <= sa.bindparam("examples_seq")))
+    for query in _CORRECTABLE
+)
 
 _CLOSED = tuple(sa.select(_d.seq).where(condition, _IS_ASKED).limit(1) for condition in _MAY_CLOSE)
 

@@ -2,7 +2,7 @@
 
 A version has learned the training log up to some example. The facts of the log before the one that completed
 the next example, which it has not learned, count as applied; without a next example, all that were joined.
-A rating that can still be corrected, and what follows it, does not.
+A rating that can still be corrected, or could until that fact, does not, and neither does what follows it.
 """
 
 import time
@@ -59,8 +59,12 @@ def find_applied(connection: sa.Connection, rule: RewardRule, examples_seq: int)
     """Return the position up to which facts are applied by a version that learned `examples_seq` examples."""
     joined_by = connection.scalar(_JOINED_BY, {"join": rule.join, "seq": examples_seq + 1})
     position = read_position(connection, rule.join)
-    applied = position.log_seq if joined_by is None else int(joined_by) - 1
-    correctable = find_correctable(connection, rule, position.log_at)
+    applied, log_at = position.log_seq, position.log_at
+    if joined_by is not None:
+        # as before that fact, which may come after the ratings that it makes final
+        applied = int(joined_by) - 1
+        log_at = connection.scalar(_LOG_AT, {"before": joined_by}) or 0.0
+    correctable = find_correctable(connection, rule, log_at, examples_seq)
     return applied if correctable is None else min(applied, correctable - 1)
 
 
@@ -145,6 +149,28 @@ def count_waiting(store: Store, wait_s: float) -> int:
 _JOINED_BY = sa.select(t.examples.c.joined_by).where(
     t.examples.c.join == sa.bindparam("join"), t.examples.c.seq == sa.bindparam("seq")
 )
+
+_LOG_AT = sa.select(
+    sa.func.max(
+        sa.union_all(
+            *(
+                sa.select(at.label("at")).where(
+                    seq == sa.select(sa.func.max(seq)).where(seq < sa.bindparam("before")).scalar_subquery()
+                )
+                for seq, at in (
+                    (t.decisions.c.seq, t.decisions.c.logged_at),
+                    (t.executions.c.seq, t.executions.c.finished_at),
+                    (t.feedback.c.seq, t.feedback.c.logged_at),
+                    (t.observations.c.seq, t.observations.c.observed_at),
+                    (t.ticks.c.seq, t.ticks.c.at),
+                )
+            )
+        )
+        .subquery()
+        .c.at
+    )
+)
+"""The time of the log before a position, by the last fact of each kind."""
 
 
 def _find_first(seq: sa.ColumnElement[int], at: sa.ColumnElement[float]) -> sa.Select[tuple[int, float]]:

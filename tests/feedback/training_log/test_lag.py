@@ -71,6 +71,7 @@ def test_a_rating_that_can_be_corrected_is_not_applied(store: Store, turn: Turn)
     def look(now: float) -> None:
         learned = Joiner(store, how, take_epoch(store, "test", 0.0)).advance(now).examples_seq
         found.append((learned, measure_lag(store, how, learned).applied_seq, store.log_seq()))
+        assert measure_lag(store, how, 0).applied_seq == 6, "nor by who has not learned it"
 
     turn("d1"), turn("d2", mode=Mode.FORCED)
     store.append([value("d2", at=104.0), value("d1"), value("d1", "thumb", at=106.0)])
@@ -79,6 +80,19 @@ def test_a_rating_that_can_be_corrected_is_not_applied(store: Store, turn: Turn)
     store.append([value("d1", number=0.0, key="late", at=112.0), value("nobody", at=112.5)])
     look(113.0)
     assert found == [(0, 6, 7), (0, 6, 7), (1, 8, 8), (1, 10, 10)], "one that is late, or unknown, is"
+
+
+def test_a_rating_that_waits_for_others_is_applied_after_its_correction_time(
+    store: Store, turn: Turn
+) -> None:
+    how = RULE.model_copy(update={"correction_time": "PT5S", "complete": Complete.ALL})
+    turn("d1")
+    found = []
+    for item in (value("d1", at=104.0), value("nobody", at=120.0)):
+        store.append([item])
+        Joiner(store, how, take_epoch(store, "test", 0.0)).advance(item.received_at)
+        found.append(measure_lag(store, how, 0).applied_seq)
+    assert found == [2, 4]
 
 
 def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Turn) -> None:
@@ -91,8 +105,12 @@ def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Tur
     assert [measure_lag(store, rule, 1).applied_seq for rule in (any_, all_)] == [6, 7]
 
 
+@pytest.mark.parametrize("correction_time", ["PT0S", "PT5S"])
 @pytest.mark.slow
-def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
+def test_it_never_goes_back_and_ends_before_the_first_rating_that_is_not_learned(
+    store: Store, correction_time: str
+) -> None:
+    how = RULE.model_copy(update={"correction_time": correction_time})
     rng = np.random.default_rng(3)
     before = [0] * 40
     for i in range(12):
@@ -100,13 +118,15 @@ def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
         store.append([decision(name, at=100.0 + 20 * i), execution(name)])
         if rng.random() < 0.6:
             store.append([value(name, at=101.0 + 20 * i)])
-        joined(store, now=110.0 + 20 * i)
-        with store.reading() as connection:
-            now = [find_applied(connection, RULE, learned) for learned in range(40)]
-        assert all(one <= other for one, other in zip(before, now, strict=True))
-        before = now
+        for at in (102.0, 110.0):
+            Joiner(store, how, take_epoch(store, "test", 0.0)).advance(at + 20 * i)
+            with store.reading() as connection:
+                now = [find_applied(connection, how, learned) for learned in range(40)]
+            assert all(one <= other for one, other in zip(before, now, strict=True))
+            before = now
+    rated = sa.select(t.feedback.c.seq).join(t.examples, t.examples.c.decision_id == t.feedback.c.decision_id)
     with store.reading() as connection:
-        by = connection.scalars(sa.select(t.examples.c.joined_by).order_by(t.examples.c.seq)).all()
+        by = connection.scalars(rated.order_by(t.examples.c.seq)).all()
     assert len(by) > 6
     for learned in range(len(by)):
         taught = [sum(position <= reached for position in by) for reached in range(store.log_seq() + 1)]
