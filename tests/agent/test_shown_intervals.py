@@ -78,8 +78,9 @@ class Logged:
         self.store = Store(self.config.database_url, self.config.reward.join)
         self.rewards = rewards
         facts: list[Decision | Execution | Feedback] = []
+        draws = np.random.default_rng(0).permutation(np.arange(len(rewards)) % len(ARMS))
         for i, reward in enumerate(rewards):
-            name, drawn = f"d{i}", ARMS[i % len(ARMS)]
+            name, drawn = f"d{i}", ARMS[draws[i]]
             question = "the same question" if repeated else f"question {i}"
             context = Context(question, {"tier=free": 1.0, f"w=w{i}": 1.0}, (), {arm: {} for arm in ARMS})
             p = (1.0 / len(ARMS),) * len(ARMS)

@@ -62,6 +62,11 @@ class Examples:
             for decisions in tabulate(some, rule, selection):
                 yield decisions, some
 
+    def sample(self, rule: RewardRule, selection: Selection, tell: object) -> Iterator[Decisions]:
+        del tell
+        for part in tabulate(self._examples, rule, selection):
+            yield part.where(part.selected(selection))
+
     @property
     def settled(self) -> Settled:
         return Settled()

@@ -637,8 +637,8 @@ def test_a_log_of_versions_that_are_not_there_is_not_recomputed(filled: AppConfi
 @pytest.mark.slow
 def test_a_log_that_tells_the_drawn_probability_alone_is_judged_by_it(config: AppConfig) -> None:
     examples = []
-    for number in range(90):
-        decision, execution, said = turn(number, ARMS[number % 3])
+    for number, drawn in enumerate(mix(np.repeat(ARMS, 30))):
+        decision, execution, said = turn(number, drawn)
         alone = replace(decision, arms=(decision.drawn, *(arm for arm in ARMS if arm != decision.drawn)))
         alone = replace(alone, probabilities=(1 / 3,))
         examples.append(Example(number + 1, alone, execution.cost, {"thumb": said.value}))

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from armwise.agent.config import AppConfig, load
@@ -25,6 +26,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.registry import jobs, runs, versions
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import refused
+from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.evaluation.test_job import gone, until
 from tests.agent.fakes import Service
 from tests.agent.lab.warmstart.test_run import World, configured, outcomes_file
@@ -243,7 +245,6 @@ def world(tmp_path: Path, config: AppConfig) -> Iterator[World]:
     with closing(Store(config.database_url)) as store:
         world = World(config, store, tmp_path)
         world.learn()
-        world.ask(range(60))
         yield world
 
 
@@ -252,8 +253,14 @@ def taken(world: World) -> int:
     return runs.claim(world.store, world.ours, runs.Trigger.SCHEDULE, "here:1", time.time()).seq
 
 
+@pytest.mark.parametrize("drawn", [True, False])
 @pytest.mark.slow
-def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World) -> None:
+def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World, drawn: bool) -> None:
+    """Where arms took turns, nothing can be estimated, and the candidate is held for that."""
+    turns = np.tile(ARMS, 20)
+    draws = np.random.default_rng(0).permutation(turns) if drawn else turns
+    world.store.append([fact for number, arm in enumerate(draws) for fact in turn(number, str(arm))])
+    world.learn()
     child = begin_child(world.config, taken(world))
     until(lambda: child.poll() is not None or _gives_way(child.pid))
     assert child.returncode is None, "it gave way while it worked"
@@ -266,6 +273,8 @@ def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World
     verdict = run.steps[3]["found"][f"recipe:{run.candidate}"]
     assert verdict["verdict"] == "hold"
     assert run.steps[4]["found"]["reasons"] == verdict["reasons"] != []
+    assert ("Nothing can be estimated" in verdict["reasons"][0]) is not drawn
+    assert not verdict["undecided"] or drawn
     assert world.unchanged
     assert child.stdin is not None
     child.stdin.close()

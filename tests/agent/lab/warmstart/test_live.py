@@ -265,11 +265,14 @@ def test_a_recipe_is_evaluated_by_the_scores_of_its_router_on_a_log_without_them
     config = world.config.model_copy(update={"gate": quiet})
     report = evaluated(config, world.store, f"recipe:{candidate.version}", gate=True)
     judged = of(report, f"recipe:{candidate.version}")
-    assert (judged.rows, judged.excluded) == (TRAFFIC, {})
+    assert (judged["rows"], judged["excluded"]) == (TRAFFIC, {})
     with world.store.writing() as connection:
         connection.execute(sa.delete(t.router_scores).where(t.router_scores.c.decision_id == "d-7"))
-    without = of(evaluated(config, world.store, judged.name, gate=True), judged.name)
-    assert (without.rows, without.excluded) == (TRAFFIC - 1, {"its router did not score the decision": 1})
+    without = of(evaluated(config, world.store, judged["name"], gate=True), judged["name"])
+    assert (without["rows"], without["excluded"]) == (
+        TRAFFIC - 1,
+        {"its router did not score the decision": 1},
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,12 +289,13 @@ def test_arms_never_drawn_hold_a_candidate(world: World, brought: set[str], held
         evaluated(world.config, world.store, f"recipe:{version.version}", gate=True),
         f"recipe:{version.version}",
     )
-    assert judged.verdict is not None
-    assert not judged.verdict["promote"]
-    unknown = [reason for reason in judged.verdict["reasons"] if "nothing is known" in reason]
+    verdict = judged["verdict"]
+    assert verdict is not None
+    assert not verdict["promote"]
+    unknown = [reason for reason in verdict["reasons"] if "nothing is known" in reason]
     assert bool(unknown) == held
     if held:
-        (reason,) = judged.verdict["reasons"]
+        (reason,) = verdict["reasons"]
         assert reason.startswith(f"It brings {', '.join(sorted(brought - set(ARMS)))}, which no decision")
 
 
