@@ -42,6 +42,9 @@ PAIRS = (
 EMBEDDED, NONE = "embedded", "none"
 """Answers: the model of the package, and no documents."""
 
+OWN_NAMES = "name one model here, or give them names with `armwise init --model NAME=MODEL`"
+"""What to do about models whose names as arms would be unclear."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -258,7 +261,7 @@ def _list_models(what: str, settings: dict[str, Any]) -> Endpoint:
 
 def propose(endpoint: Endpoint) -> str:
     """Return the models of an endpoint that are proposed, as an answer; empty for none."""
-    if 0 < len(endpoint.models) <= FEW:
+    if 0 < len({*map(name_model, endpoint.models)}) == len(endpoint.models) <= FEW:
         return ",".join(endpoint.models)
     return next((",".join(pair) for pair in PAIRS if all(map(endpoint.has, pair))), "")
 
@@ -270,6 +273,8 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
     {'qwen3-8b': {'engine': 'openai', 'model': 'qwen3:8b'}}
     """
     from armwise.agent.checks import describe_models
+    from armwise.agent.config.app_config import TEMPLATES
+    from armwise.arms.llm import writing
 
     found: dict[str, dict[str, Any]] = {}
     for model in filter(None, map(str.strip, answer.split(","))):
@@ -277,9 +282,15 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
         if at is None:
             listed = describe_models(model, sorted({name for one in endpoints for name in one.models}))
             raise ValueError(f"no endpoint has a model {model!r}; {listed.replace('it has', 'they have')}")
-        found[name_model(model)] = {**at.settings, "model": model}
+        name = name_model(model)
+        if (other := found.get(name, {}).get("model", model)) != model:
+            raise ValueError(f"{other!r} and {model!r} would both be called {name!r}: {OWN_NAMES}")
+        found[name] = {**at.settings, "model": model}
     if not found:
         raise ValueError("name a model")
+    if len(found) > 1 and (taken := found.keys() & {writing.DEFAULT, *TEMPLATES}):
+        named = " and ".join(sorted(repr(found[name]["model"]) for name in taken))
+        raise ValueError(f"{named} would get a name that has a meaning already: {OWN_NAMES}")
     return found
 
 

@@ -195,11 +195,29 @@ def test_the_folder_of_the_environment_is_not_asked_for_but_checked(
         ([*"abcd", "gpt-4o", "gpt-4o-mini"], "gpt-4o-mini,gpt-4o"),
         ([*"abcd", "claude-haiku-4-5-20251001", "claude-sonnet-5"], "claude-haiku-4-5,claude-sonnet-5"),
         ([*"abcd"], ""),
+        (["meta/x", "b/x"], ""),
         ([], ""),
     ],
 )
 def test_models_are_proposed_that_are_few_or_known_as_a_pair(models: list[str], proposed: str) -> None:
     assert interview.propose(interview.Endpoint("there", {}, models)) == proposed
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("meta/llama-3, nous/llama-3", "'meta/llama-3' and 'nous/llama-3'"),
+        ("direct,default", "'default' and 'direct'"),
+        ("big,org/direct", "'org/direct'"),
+    ],
+)
+def test_models_whose_names_would_be_unclear_are_refused(answer: str, said: str) -> None:
+    models = ["meta/llama-3", "nous/llama-3", "default", "direct", "org/direct", "big"]
+    there = interview.Endpoint("there", {}, models)
+    for alone in models:
+        assert [one["model"] for one in interview.choose(f"{alone},{alone}", [there]).values()] == [alone]
+    with pytest.raises(ValueError, match=f"{said} .*--model NAME=MODEL"):
+        interview.choose(answer, [there])
 
 
 def test_endpoints_of_the_environment_are_found_or_named(
