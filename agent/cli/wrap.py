@@ -149,6 +149,8 @@ def start(
     The agent's own settings stay as they are. If nothing serves at the address, Armwise serves until the
     agent ends. It exits with the code of the agent.
     """
+    from armwise.feedback.log import without_password
+
     with report_errors():
         if (program := shutil.which(agent)) is None:
             raise LaunchError(f"{agent} is not installed. To install it: npm install -g {PACKAGES[agent]}")
@@ -156,6 +158,10 @@ def start(
             config = next((path for path in (WRITTEN, CONFIG) if path.exists()), None)
         configured = None if config is None else base_url(read_listening_address(config))
         address = (url or configured or URL).rstrip("/")
+        if without_password(address) != address:
+            raise LaunchError(
+                "--url: leave the password out, as other users can read the options of an agent"
+            )
         variables = dict(os.environ)
         except_this_machine(variables)
         options = SETTINGS[agent](address, key or NO_KEY, variables)
@@ -341,14 +347,17 @@ class AgentSession:
         from armwise.agent.reporting import write_dollars
 
         try:
-            rows = list(self._read(client))
+            ids = self._list(client)
+            rows = list(self._read(client, ids[:MOST_DECISIONS]))
         except ClientError as error:
             yield f"What the session cost is not known: {error}"
             return
         if not rows:
             yield f"{self.agent} asked the service nothing."
             return
-        n = f"{len(rows):,} request{'s' if len(rows) > 1 else ''}"
+        n, they = (f"{len(rows):,} requests", "They") if len(rows) > 1 else ("1 request", "It")
+        if len(ids) > len(rows):
+            n, they = f"more than {n}", f"The newest {len(rows):,}"
         answered = f"While {self.agent} ran, the service answered {n}"
         if not self.alone:
             answered += ", including requests of other programs"
@@ -356,7 +365,6 @@ class AgentSession:
             yield f"{answered}. What they cost is not known: {problem}"
             return
         ended = [row for row in rows if row["cost"] is not None]
-        they = "They" if len(rows) > 1 else "It"
         yield f"{answered}. {they} cost {write_dollars(sum(row['cost']['usd'] for row in ended))} by its log."
         if len(ended) < len(rows):
             yield f"{len(rows) - len(ended):,} of them have no cost in the log yet, and are left out."
@@ -368,17 +376,20 @@ class AgentSession:
         else:
             yield self._compare(self.settings, ended)
 
-    def _read(self, client: "Client") -> Iterator[dict[str, Any]]:
+    def _list(self, client: "Client") -> list[str]:
+        """Return the ids of the session's decisions, the newest first: all, or some more than are read."""
         ids, page = list[str](), ""
         while True:
             found = client.request("GET", f"/v1/decisions?limit=200{page}")
             new = [row["decision_id"] for row in found["decisions"] if row["log_seq"] > self.before]
             ids += new
             if len(new) < len(found["decisions"]) or found["next"] is None or len(ids) > MOST_DECISIONS:
-                break
+                return ids
             page = f"&before={found['next']}"
+
+    def _read(self, client: "Client", ids: list[str]) -> Iterator[dict[str, Any]]:
         until = time.monotonic() + END_S
-        for one in ids[:MOST_DECISIONS]:
+        for one in ids:
             while (row := client.request("GET", f"/v1/decisions/{one}"))["cost"] is None:
                 if time.monotonic() >= until:
                     break

@@ -138,6 +138,7 @@ def test_an_agent_is_not_started_where_it_would_ask_in_vain(service: Canned, tol
         (nothing, [], "there is no configuration to serve. Write one with `armwise init`"),
         (nothing, ["-c", "other.yaml"], "other.yaml serves http://127.0.0.1:1"),
         ("nonsense", [], "nonsense cannot be asked"),
+        (service.url.replace("//", "//ada:secret@"), [], "leave the password out"),
         (service.url, [], "a key is needed"),
         (service.url, [], "no Armwise service, or is not ready"),
     ):
@@ -148,6 +149,7 @@ def test_an_agent_is_not_started_where_it_would_ask_in_vain(service: Canned, tol
         code, output = say("--url", url, *config, "claude")
         assert code in (1, 2)
         assert expected_words in " ".join(output.split())
+        assert "secret" not in output
     assert not told.exists()
 
 
@@ -263,6 +265,15 @@ def test_the_cost_of_a_session_is_that_of_its_decisions() -> None:
     assert "While claude ran, the service answered 5 requests. They cost $1.25 by its log." in told
     assert "other programs" not in told
     assert "other programs" in describe(*OLD, decision(4, 0.25), alone=False)
+
+
+def test_a_total_of_the_newest_requests_alone_is_said_to_be_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("armwise.agent.cli.wrap.MOST_DECISIONS", 4)
+    rows = [decision(seq, 0.25) for seq in range(4, 14)]
+    assert "answered 4 requests. They cost $1.00" in describe(*OLD, *rows[:4], of=settings())
+    for count in (5, 10):
+        told = describe(*OLD, *rows[:count], of=settings())
+        assert "answered more than 4 requests. The newest 4 cost $1.00 by its log." in told
 
 
 def test_the_dearest_model_of_the_arms_is_compared_by_the_same_tokens() -> None:
