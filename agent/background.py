@@ -60,7 +60,7 @@ ABOUT = {
     ),
     Work.SOURCES: (
         "sources",
-        "make the source readable again, then restart the service: `armwise serve --replace` reads it",
+        "make the source readable again, then restart the service",
     ),
     Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
     Work.LEARNER: (

@@ -804,7 +804,7 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
     except CorpusError as error:
         trouble = source.find_trouble(f"corpus {name!r}: {error}")
     if trouble is not None:
-        remedy = f"make the source readable, or correct {key}, then run `armwise serve --replace`"
+        remedy = f"make the source readable, or correct {key}, then restart the service"
         return Finding(str(trouble), remedy, serious=trouble.read_at is None), None
     if damage := problems(source.folder, contents=True):
         what = f"corpus {name!r} in {source.folder} is damaged: {', '.join(damage)}"

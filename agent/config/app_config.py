@@ -736,8 +736,8 @@ class AppConfig(BaseModel):
         for name in names:
             if name not in self.arms:
                 raise ConfigError(
-                    f"arm {name!r} is not in the configuration: declare it under `arms`, then run `armwise "
-                    f"serve --replace`{did_you_mean(name, self.arms)}"
+                    f"arm {name!r} is not in the configuration: declare it under `arms`, then restart the "
+                    f"service{did_you_mean(name, self.arms)}"
                 )
         if {*names} == self.actions.keys():
             return self

@@ -517,7 +517,7 @@ def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
     found = lines(checks.check_corpus(config))
     assert [line.split(" has ")[0] for line in found[:1]] == ["fine: corpus 'docs'"]
     assert found[1].startswith("problem: corpus 'gone': no corpus at")
-    assert "correct corpora.gone.source, then run `armwise serve --replace`" in found[1]
+    assert "correct corpora.gone.source, then restart the service" in found[1]
     assert found[2].startswith("fine: corpus 'pay' has 1 passages")
     assert found[3:] == ["fine: 1 passages are restricted to some groups"]
     del sources["gone"]
