@@ -266,7 +266,7 @@ def _refuse_websocket(headers: Mapping[bytes, bytes]) -> None:
 
 
 def _list_readable(caller: Caller) -> Sequence[str]:
-    """Return the codings that bodies of a caller may have: whoever shows no key has nothing unpacked."""
+    """Return the codings that bodies of a caller may have: none on paths that need no key."""
     return () if caller is NOBODY else encodings.READABLE
 
 

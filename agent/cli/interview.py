@@ -273,8 +273,7 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
     {'qwen3-8b': {'engine': 'openai', 'model': 'qwen3:8b'}}
     """
     from armwise.agent.checks import describe_models
-    from armwise.agent.config.app_config import TEMPLATES
-    from armwise.arms.llm import writing
+    from armwise.agent.config import TAKEN_NAMES
 
     found: dict[str, dict[str, Any]] = {}
     for model in filter(None, map(str.strip, answer.split(","))):
@@ -288,7 +287,7 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
         found[name] = {**at.settings, "model": model}
     if not found:
         raise ValueError("name a model")
-    if len(found) > 1 and (taken := found.keys() & {writing.DEFAULT, *TEMPLATES}):
+    if len(found) > 1 and (taken := found.keys() & TAKEN_NAMES):
         named = " and ".join(sorted(repr(found[name]["model"]) for name in taken))
         raise ValueError(f"{named} would get a name that has a meaning already: {OWN_NAMES}")
     return found

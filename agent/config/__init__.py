@@ -3,7 +3,7 @@
 from armwise.agent.configuration_file import ConfigError
 
 from . import warm_start
-from .app_config import DIALS, PRICE_REMEDY, AppConfig
+from .app_config import DIALS, PRICE_REMEDY, TAKEN_NAMES, AppConfig
 from .loading import (
     HOME_REMEDY,
     find_home_problem,
@@ -34,6 +34,7 @@ __all__ = [
     "HOME_REMEDY",
     "KEPT_FLOOR",
     "PRICE_REMEDY",
+    "TAKEN_NAMES",
     "AppConfig",
     "ConfigError",
     "CorpusSpec",

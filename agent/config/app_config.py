@@ -53,6 +53,9 @@ TEMPLATES = {
 }
 """Prompts that an arm can name beside those of the configuration."""
 
+TAKEN_NAMES = frozenset((writing.DEFAULT, *TEMPLATES))
+"""Names of models and prompts that have a meaning in every configuration."""
+
 PRICE_REMEDY = (
     "set usd_per_kilotoken_in and usd_per_kilotoken_out, set `usd: 0` if the model costs nothing, or use a "
     "model name from the list of known prices"
@@ -414,7 +417,7 @@ class AppConfig(BaseModel):
         """Check the language models and prompts that `answering` names, and its limits. Raises ValueError."""
         for kind, names in (("llms", self.llms), ("prompts", self.prompts)):
             for name in names:
-                if name in (writing.DEFAULT, *TEMPLATES):
+                if name in TAKEN_NAMES:
                     raise ValueError(f"{kind}: {name!r} has a meaning already; choose another name")
                 try:
                     check_name(name)
