@@ -237,7 +237,7 @@ class Decisions:
         """Whether a policy drew the arm, shape (n,): not the caller, and not for a label."""
         return self.explored & self.draw.each(lambda key: key.policy != LABELS)
 
-    def selected(self, selection: Selection) -> Flags:
+    def match(self, selection: Selection) -> Flags:
         """Return whether each row is selected, shape (n,); its columns were read for that selection."""
         kept: Flags = np.array(self.has_id, dtype=np.bool_)
         if selection.since is not None:

@@ -143,7 +143,7 @@ class LogSource(TrainingLog):
         parts = read_decisions(
             self._store, rule, *window, audited=True, sampled=selection, on_progress=on_progress
         )
-        return (part.where(part.selected(selection)) for part in parts)
+        return (part.where(part.match(selection)) for part in parts)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -231,7 +231,7 @@ class ExportSource(TrainingLog):
         lines = number_export(self._path, wanted.__getitem__)
         examples = (one for number, one in lines if wanted[number])
         for part in tabulate(examples, rule, selection, self.settled.before):
-            yield part.where(part.selected(selection))
+            yield part.where(part.match(selection))
             done += len(part)
             on_progress("decisions", done, None)
 
@@ -245,7 +245,7 @@ class ExportSource(TrainingLog):
                 yield one
 
         for part in tabulate(examples(), rule, selection):
-            found.append(part.drawn & part.selected(selection))
+            found.append(part.drawn & part.match(selection))
             on_progress("reading the export", len(numbers), None)
         draws: Integers = np.array(numbers, dtype=np.int64)[np.concatenate(found)]
         return draws

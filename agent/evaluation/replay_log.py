@@ -736,9 +736,9 @@ def _note_unsettled(settled: Settled, rows: int | None, wait_time: str) -> Itera
     )
     if settled.n_open:
         share = "" if rows is None else f" ({settled.n_open / (settled.n_open + rows):.0%} of all)"
-        whole = "Of the entire log, " if rows is None else ""
+        whole = " of the entire log" if rows is None else ""
         yield (
-            f"{whole}{settled.n_open:,} decisions since {format_time(settled.before)}{share} may "
+            f"{settled.n_open:,} decisions{whole} since {format_time(settled.before)}{share} may "
             f"still get feedback and are not in the estimates. {later}"
         )
     else:
