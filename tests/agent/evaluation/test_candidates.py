@@ -65,7 +65,7 @@ class Examples:
     def sample(self, rule: RewardRule, selection: Selection, tell: object) -> Iterator[Decisions]:
         del tell
         for part in tabulate(self._examples, rule, selection):
-            yield part.where(part.selected(selection))
+            yield part.where(part.match(selection))
 
     @property
     def settled(self) -> Settled:
