@@ -54,8 +54,8 @@ class Fresh:
         with timed(f"pip install {' '.join(requirements)}"):
             self.run("pip", "install", "--disable-pip-version-check", "--only-binary", ":all:", *ours)
 
-    def run(self, *words: str, within_s: float = 900.0) -> str:
-        """Run a program of the environment, and return what it prints."""
+    def run(self, *words: str, within_s: float = 900.0, ends_with: int = 0) -> str:
+        """Run a program of the environment that ends with a code, and return what it prints."""
         done = subprocess.run(
             [str(self._bin / words[0]), *words[1:]],
             cwd=self.folder,
@@ -65,8 +65,10 @@ class Fresh:
             timeout=within_s,
             check=False,
         )
-        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        assert done.returncode == ends_with, (
+            f"{shlex.join(words)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        )
+        return done.stderr if ends_with else done.stdout
 
     def distributions(self) -> set[str]:
         """Return the names of what is installed, without what a new environment has."""
