@@ -65,10 +65,13 @@ def entering(arms: Mapping[str, ArmSpec]) -> list[str]:
 
 
 def _is_quick(name: str, graph: ArmGraph) -> bool:
-    """Return whether an arm can search as soon as passages are read: it reads no model."""
+    """Return whether an arm can search as soon as passages are read."""
+    return graph.is_light(name) and not _reads_model(name, graph)
+
+
+def _reads_model(name: str, graph: ArmGraph) -> bool:
     parts = map(graph.resolve, graph.closure(name))
-    models = any(kind.models(params) or kind.backbones(params) for kind, params in parts)
-    return graph.is_light(name) and not models
+    return any(kind.models(params) or kind.backbones(params) for kind, params in parts)
 
 
 def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -82,9 +85,10 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         on_progress: Progress callback.
     """
     config = config.resolve_places()
-    live = entering(config.arms)
+    live, graph = entering(config.arms), ArmGraph(config.arms)
     searches = any(config.arms[name].kind != "none" for name in live)
-    if config.router is not None or not searches or set(live) == set(config.actions):
+    waits = any(_reads_model(name, graph) for name in config.actions)
+    if config.router is not None or not searches or not waits:
         return False
     try:
         first = config.with_arms(live)
