@@ -99,10 +99,11 @@ def find_proxy(url: str | httpx.URL, modules: tuple[str, ...] = ("socksio",)) ->
     """
     address = httpx.URL(url)
     port = {"http": address.port or 80, "https": address.port or 443}.get(address.scheme)
-    if port is None or is_this_machine(address.host) or _is_excepted(address.host.lower(), port):
-        return None  # a scheme without a port is not HTTP's
+    if port is None:  # not HTTP
+        return None
     found = next(filter(None, (_read(name) for name in (address.scheme, "all"))), None)
-    if found is None:
+    # the variables come first: whether an address is of this machine takes a socket
+    if found is None or is_this_machine(address.host) or _is_excepted(address.host.lower(), port):
         return None
     return _require_sound(found, f"to reach {address.scheme}://{address.netloc.decode()}", modules)
 

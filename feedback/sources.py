@@ -106,7 +106,7 @@ class LogSource(TrainingLog):
 
     Args:
         store: The log, which may be written meanwhile.
-        rule: Names the training log; `log` may be given another rule with the same join.
+        rule: Names the training log; `blocks` may be given another rule with the same join.
     """
 
     def __init__(self, store: Store, rule: RewardRule) -> None:

@@ -43,7 +43,7 @@ def check_ask(
     *,
     sent: BaseModel | bytes,
     user: str | None = None,
-    session: sessions.Session | None = None,
+    session: sessions.NamedSession | None = None,
     has_tools: bool = False,
     cost_weight: str | None = None,
     **rest: Any,

@@ -46,7 +46,7 @@ def list_accepted(readable: Sequence[str]) -> tuple[bytes, bytes]:
     return b"accept-encoding", ", ".join(readable or ("identity",)).encode()
 
 
-class Engine(Protocol):
+class Decompressor(Protocol):
     """Unpacks one gzip member, deflate stream or zstd frame."""
 
     @property
@@ -65,7 +65,7 @@ class Engine(Protocol):
 
 
 class _Zlib:
-    """An `Engine` of zlib, which leaves the rest of its input to the caller."""
+    """A `Decompressor` of zlib, which leaves the rest of its input to the caller."""
 
     def __init__(self, wbits: int) -> None:
         self._stream = zlib.decompressobj(wbits)
@@ -82,7 +82,7 @@ class _Zlib:
         return self._stream.decompress(self._stream.unconsumed_tail + data, max_length)
 
 
-def _open(coding: str, first: int) -> Engine:
+def _open(coding: str, first: int) -> Decompressor:
     """Return what unpacks a body that begins with this byte."""
     if coding == "zstd":
         return ZstdDecompressor(options={DecompressionParameter.window_log_max: ZSTD_WINDOW})
@@ -102,7 +102,7 @@ class Unpacker:
 
     def __init__(self, coding: str, most: int) -> None:
         self._coding, self._most = coding, most
-        self._engine: Engine | None = None
+        self._engine: Decompressor | None = None
         self._frames = self._size = 0
 
     async def add(self, part: bytes, hold: Callable[[], Awaitable[None]]) -> bytes:

@@ -31,7 +31,7 @@ UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class NamedSession:
     """The session that a request names.
 
     Attributes:
@@ -45,30 +45,30 @@ class Session:
     is_shared: bool = False
 
 
-def read_session(request: Request, headers: Mapping[str, str]) -> Session | None:
+def read_session(request: Request, headers: Mapping[str, str]) -> NamedSession | None:
     """Return the session that a request names in its metadata, its headers or its other fields, if any."""
     session_id = object_at(request.chat, "metadata").get("session_id")
     named = session_id if isinstance(session_id, str) else ""
     if named and request.protocol != "messages":
-        return Session(named, is_ours=True)
+        return NamedSession(named, is_ours=True)
     # a messages request names it in `metadata.user_id`
     if named := next(filter(None, map(headers.get, HEADERS)), named):
         subagent = headers.get(SUBAGENT)
-        return Session(f"{named} {subagent}" if subagent else named)
+        return NamedSession(f"{named} {subagent}" if subagent else named)
     body = request.body
     conversation = body.get("conversation")
     kept = conversation if isinstance(conversation, str) else text_at(object_at(body, "conversation"), "id")
     if named := kept or text_at(body, "session_id"):
-        return Session(named)
+        return NamedSession(named)
     key = text_at(request.chat, "prompt_cache_key")
-    return Session(key, is_shared=UUID.fullmatch(key) is None) if key else None
+    return NamedSession(key, is_shared=UUID.fullmatch(key) is None) if key else None
 
 
 def choose_episode(
     replica: Replica,
     caller: Caller,
     name: str | None,
-    session: Session | None,
+    session: NamedSession | None,
     dial: float | None = None,
     *,
     has_tools: bool,
@@ -97,7 +97,7 @@ def choose_episode(
     return name and caller.to_stored_id(name, "episode")
 
 
-def _name_episode(replica: Replica, caller: Caller, session: Session, dial: float | None) -> str:
+def _name_episode(replica: Replica, caller: Caller, session: NamedSession, dial: float | None) -> str:
     """Return the name of the episode of a session.
 
     Names of agents are those of one caller, so that nobody joins a session of another one by its name. All

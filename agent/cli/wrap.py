@@ -24,8 +24,7 @@ import typer
 from armwise.agent.cli.console import PLAIN, errors, report_errors
 from armwise.agent.cli.options import CONFIG, URL, WRITTEN, Key
 from armwise.agent.cli.serve_config import LaunchError, base_url, read_listening_address
-from armwise.arms.local_ray import UMASK
-from armwise.arms.own_processes import ends_with_its_parent, except_this_machine, keep_apart, python
+from armwise.arms.own_processes import except_this_machine
 
 if TYPE_CHECKING:
     from armwise.agent.client import Client
@@ -39,9 +38,8 @@ NO_KEY = "none"
 LOG = "wrapped-service.log"
 """File in the home with what a service prints that was started for an agent."""
 
-LOOK_S, END_S, STOP_S = 0.1, 3.0, 20.0
-"""Seconds between two looks at a service that starts, until the last answers have their ends in the log, and
-until a service has stopped."""
+LOOK_S, END_S = 0.1, 3.0
+"""Seconds between two looks at a service that starts, and until the log has the ends of the last answers."""
 
 MOST_DECISIONS = 5_000
 """Decisions of a session that are read for what it cost."""
@@ -219,55 +217,22 @@ def _answers(address: str) -> bool:
 @contextmanager
 def serving(config: Path, address: str) -> Iterator[None]:
     """Serve a configuration in a child process while the context is open. Raises LaunchError."""
+    from armwise.agent.cli.child_service import ChildService
     from armwise.agent.cli.options import open_config
 
-    home = open_config(config, without=["router"]).home_path
-    log, variables = home / LOG, dict(os.environ)
-    keep_apart(variables)
+    log = open_config(config, without=["router"]).home_path / LOG
     errors.print(f"Starting the service at {address}. Its log: {log}", **PLAIN)
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        process = subprocess.Popen(
-            python("-m", "armwise", "serve", "--single-process", "--config", str(config)),
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            umask=UMASK,
-            start_new_session=True,  # keys of the terminal are for the agent
-            preexec_fn=ends_with_its_parent,
-        )
+    service = ChildService(config, address, log)
     try:
-        while not _is_ready(address):
-            if process.poll() is not None:
-                said = log.read_text(errors="replace").strip().splitlines()
-                why = said[-1] if said else "it printed nothing"
-                raise LaunchError(f"the service ended with {process.returncode}: {why}. See {log}")
+        while not service.is_ready():
             time.sleep(LOOK_S)
         yield
-        if process.poll() is not None:
+        if service.code is not None:
             errors.print(
-                f"The service ended by itself with {process.returncode}. See {log}", style="yellow", **PLAIN
+                f"The service ended by itself with {service.code}. See {log}", style="yellow", **PLAIN
             )
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _is_ready(address: str) -> bool:
-    import httpx
-
-    from armwise.arms import proxies
-
-    try:
-        with proxies.client(timeout=5.0) as http:
-            return http.get(f"{address}/ready").is_success
-    except httpx.HTTPError:
-        return False
+        service.stop()
 
 
 def run(command: list[str], variables: Mapping[str, str]) -> int:

@@ -5,14 +5,12 @@ import os
 import shutil
 import socket
 import string
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
-import httpx
 import typer
 import uvicorn
 from starlette.applications import Starlette
@@ -20,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
+from armwise.agent.cli.child_service import ChildService
 from armwise.agent.cli.console import PLAIN, console, progress, report_errors
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import AsyncClient
@@ -27,8 +26,6 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.demo.page import render
 from armwise.agent.demo.story import Narrator, Story
 from armwise.agent.demo.world import LARGE, SMALL, USD_PER_KILOTOKEN, World
-from armwise.arms import proxies
-from armwise.arms.own_processes import ends_with_its_parent, python
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 
 CONFIG, LOG, PAGE, HOME = "serve_config.yaml", "service.log", "index.html", "home"
@@ -36,8 +33,8 @@ CONFIG, LOG, PAGE, HOME = "serve_config.yaml", "service.log", "index.html", "hom
 
 LOCAL = "127.0.0.1"
 
-START_S, STOP_S, POLL_S = 90.0, 20.0, 0.1
-"""Seconds that the service may take to become ready, and to stop, and between two looks."""
+START_S, POLL_S = 90.0, 0.1
+"""Seconds that the service may take to become ready, and between two looks."""
 
 ELSEWHERE = ("ARMWISE_API_KEY", "ARMWISE_URL", "RAY_ADDRESS")
 """Variables that are about another service."""
@@ -169,26 +166,13 @@ async def _page(app: Starlette, story: Story, listener: socket.socket) -> AsyncI
 @asynccontextmanager
 async def _service(folder: Path, url: str) -> AsyncIterator[None]:
     """Run `armwise serve` in a process of its own, once it is ready. Raises LaunchError."""
-    command = python("-m", "armwise", "serve", "--single-process", "--config", str(folder / CONFIG))
-    with (folder / LOG).open("wb") as log:
-        # in a session of its own: Ctrl-C reaches only the demo, which stops the service in order
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, start_new_session=True, preexec_fn=ends_with_its_parent
-        )
+    service = ChildService(folder / CONFIG, url, folder / LOG)
     try:
         give_up = time.monotonic() + START_S
-        async with proxies.async_client() as http:
-            while True:
-                with suppress(httpx.TransportError):
-                    if (await http.get(f"{url}/ready")).is_success:
-                        break
-                if process.poll() is not None or time.monotonic() > give_up:
-                    raise LaunchError(f"the service does not start: see {folder / LOG}")
-                await asyncio.sleep(POLL_S)
+        while not await asyncio.to_thread(service.is_ready):
+            if time.monotonic() > give_up:
+                raise LaunchError(f"the service does not start: see {folder / LOG}")
+            await asyncio.sleep(POLL_S)
         yield
     finally:
-        process.terminate()
-        try:
-            await asyncio.to_thread(process.wait, STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        await asyncio.to_thread(service.stop)

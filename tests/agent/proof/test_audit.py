@@ -1,8 +1,6 @@
 """`armwise audit`: files and the own log, exit statuses, reports; and what a replay says of a wrong log."""
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
-from armwise.agent.config import load
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -19,7 +16,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from tests.agent.cli.test_cli import said
 from tests.agent.console.test_period_file import simulated
-from tests.agent.evaluation.logged import BEGIN, World, configured, fill
+from tests.agent.evaluation.logged import BEGIN, World, fill
 
 THIRD = (1 / 3, 1 / 3, 1 / 3)
 
@@ -125,19 +122,6 @@ def test_a_wrong_request_exits_with_2_and_one_line(tmp_path: Path, words: list[s
 # -- the log of a service ----------------------------------------------------------------------------
 
 WORLD = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, rated=0.7, forced=0.1, masked=0.1)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir(mode=0o700)
-    return configured(tmp_path, WORLD)
-
-
-@pytest.fixture
-def store(config: Path) -> Iterator[Store]:
-    settings = load(config, ["router"])
-    with closing(Store(settings.database_url, settings.reward.join)) as store:
-        yield store
 
 
 def test_the_own_log_is_audited_decision_by_decision(config: Path, store: Store) -> None:

@@ -5,8 +5,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -43,7 +41,7 @@ from armwise.feedback.reward import Metric, Prices, RewardRule
 from benchmarks.receipt_worlds import WORLDS
 from tests.agent.cli.test_cli import Canned, said
 from tests.agent.console.test_period_file import BEGIN, USD, row
-from tests.agent.evaluation.logged import FLOOR, World, add_up, configured, fill
+from tests.agent.evaluation.logged import FLOOR, World, add_up, fill
 from tests.endless import endless
 
 P = (0.6, 0.2, 0.2)
@@ -532,19 +530,6 @@ WORLD = World(
     rated=0.7,
     forced=0.05,
 )
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir(mode=0o700)
-    return configured(tmp_path, WORLD)
-
-
-@pytest.fixture
-def store(config: Path) -> Iterator[Store]:
-    settings = load(config, ["router"])
-    with closing(Store(settings.database_url, settings.reward.join)) as store:
-        yield store
 
 
 def test_the_receipt_of_the_own_log_is_kept(config: Path, store: Store, tmp_path: Path) -> None:
