@@ -64,7 +64,7 @@ async def test_arms_of_a_source_that_was_never_read_are_not_drawn(folder: Path) 
         (failure,) = await failures(service)
         assert failure["work"] == "sources"
         assert "corpus 'tickets': no corpus at" in failure["why"]
-        assert "--replace" in failure["remedy"]
+        assert "restart the service" in failure["remedy"]
         assert "source cannot be read" in (await service.client.get("/console/arms")).text
         assert "no corpus at" in (await service.client.get("/console/system")).text
 
