@@ -194,7 +194,8 @@ def _header(line: bytes, where: str, before: int | None) -> Header:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         shown = line[:30].decode(errors="replace").strip()
         raise ExchangeError(
-            f'{where}: {shown!r} does not begin an export; expected {{"format": "{FORMAT}", ...}}'
+            f'{where}: {shown!r} does not begin an export; expected {{"format": "{FORMAT}", ...}}. Convert '
+            "the log of another system first: armwise import FILE -o log.jsonl.gz"
         )
     schema = document.get("schema")
     if before is not None and schema != before:

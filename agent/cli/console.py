@@ -31,8 +31,12 @@ PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
 ProgressCallback = Callable[[str, int, int | None], None]
 
-UNAVAILABLE = ("armwise.feedback.errors.LogUnavailableError", "armwise.feedback.errors.LogGapError")
-"""Failures of a log that is as it should be, although they derive from a wrong request."""
+NOT_WRONG = (
+    "armwise.agent.evaluation.candidates.DoubtfulLogError",
+    "armwise.feedback.errors.LogGapError",
+    "armwise.feedback.errors.LogUnavailableError",
+)
+"""What exits with 1 although it derives from a wrong request: the log is away, or does not answer."""
 
 WRONG_REQUEST = (
     "builtins.ValueError",
@@ -62,7 +66,7 @@ SEVERAL_LINES = ("ConfigError", "PoolError")
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Print an error that a user can correct; exit with 2 for a wrong request, 1 for a failure."""
+    """Print an error that a user can correct; exit with 2 for a wrong request, 1 for everything else."""
     log_plainly()
     try:
         yield
@@ -72,7 +76,7 @@ def report_errors() -> Iterator[None]:
             raise
         for line in message_lines(error):
             errors.print(line, style="red", soft_wrap=True)
-        wrong = names.intersection(WRONG_REQUEST) and not names.intersection(UNAVAILABLE)
+        wrong = names.intersection(WRONG_REQUEST) and not names.intersection(NOT_WRONG)
         raise typer.Exit(2 if wrong else 1) from None
 
 

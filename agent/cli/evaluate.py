@@ -104,6 +104,8 @@ def replay(
         for note in evaluation.list_footnotes(document):
             console.print(note, style="dim")
         write_report(output, document, lambda: evaluation.make_page(document))
+        if not any(one["estimates"] for one in document["candidates"]):
+            raise typer.Exit(1)  # the gate holds all: nothing can be estimated from this log
 
 
 def derive_config(export: Path) -> "AppConfig":

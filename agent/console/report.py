@@ -71,6 +71,8 @@ def report(
             console.print(f"{output}: {period.decisions:,} decisions", soft_wrap=True)
         if text or output is None:
             console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
+        if period.comparison.doubt:
+            raise typer.Exit(1)
 
 
 def _report_log(config: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:

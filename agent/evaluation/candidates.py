@@ -43,6 +43,10 @@ class EvaluationError(ValueError):
     """An evaluation is impossible; the message says why."""
 
 
+class DoubtfulLogError(EvaluationError):
+    """Nothing can be estimated from the log; the message says why."""
+
+
 class CandidateError(EvaluationError):
     """A candidate is unknown, or cannot be evaluated on this log; the message says what can."""
 

@@ -29,6 +29,7 @@ from armwise.agent.evaluation.candidates import (
     CandidateKind,
     CandidateName,
     CandidateService,
+    DoubtfulLogError,
     EvaluationError,
     LeftOutError,
     build_candidate,
@@ -360,7 +361,7 @@ def replay(
     selection = read_selection(request, service)
     doubt: str = load(FIND_DOUBT)(source, rule, selection, progress, missing=False)
     if doubt and not request.gate:
-        raise EvaluationError(doubt)
+        raise DoubtfulLogError(doubt)
     predicts = not doubt and any(
         ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators
     )

@@ -9,7 +9,8 @@ import typer
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
 from armwise.agent.cli.whole_log import verify_log
-from armwise.agent.proof.knowledge import Remark, assess
+from armwise.agent.proof.documents import ProofDocument
+from armwise.agent.proof.knowledge import assess
 from armwise.agent.proof.receipt import (
     SavingsReceipt,
     choose_reference,
@@ -21,7 +22,8 @@ from armwise.agent.proof.receipt import (
     write_receipt,
 )
 from armwise.agent.proof.traffic import LoggedTraffic, open_traffic
-from armwise.agent.proof.verdict import is_verdict
+from armwise.agent.proof.verdict import is_verdict, read_verdict, verify_pairs, write_verdict
+from armwise.agent.proof.verdict_words import write_verdict_markdown, write_verdict_text
 from armwise.agent.proof.words import write_badge, write_markdown, write_picture, write_sentence
 from armwise.arms.llm import writing
 from armwise.feedback.jsonl import ExchangeError
@@ -104,58 +106,112 @@ def prove(
     A run that was interrupted continues where it stopped.
     """
     with report_errors():
-        about = {"markdown": markdown, "as_json": as_json, "pairs": challenger is not None}
-        _require(output, badge, outcomes, **about)
-        if challenger is not None:
-            from armwise.agent.proof.verdict_verbs import PairsOptions, prove_pairs
-
-            options = PairsOptions(
-                requests=None if log is None else Path(log),
-                challenger=challenger,
-                beside=beside,
-                judge=judge,
-                pairs=pairs,
-                budget=budget,
-                by=by,
-                margin=margin,
-                seed=seed,
-                labels=labels,
-                ask_labels=ask_labels,
-                output=output,
-                outcomes=outcomes,
-            )
-            prove_pairs(options, config, markdown=markdown, as_json=as_json)
+        if markdown and as_json:
+            raise ValueError("--markdown and --json: name one of them")
+        for option, path, suffix in (
+            ("--output", output, ".json"),
+            ("--badge", badge, ".svg"),
+            ("--outcomes", outcomes, ""),
+        ):
+            _require_file(option, path, suffix)
+        if challenger is None:
+            if by or labels or ask_labels or outcomes:
+                raise ValueError("--by, --labels, --ask-labels and --outcomes need --challenger")
+            receipt = _prove_log(log, beside, output, key, config, markdown=markdown, as_json=as_json)
+            words = write_markdown if markdown else write_sentence
+            _print(receipt, words(receipt), markdown=markdown, as_json=as_json)
+            if badge is not None:
+                write_picture(write_badge(receipt), badge)
             return
-        if by or labels or ask_labels or outcomes:
-            raise ValueError("--by, --labels, --ask-labels and --outcomes need --challenger")
-        traffic, settings = _open(log, key, config)
-        settlement = traffic.settlement
-        sessions = traffic.sessions(settlement)
-        remarks = assess(traffic, settlement, sessions)
-        quiet = markdown or as_json
-        _print_remarks(remarks, quiet=quiet)
-        if any(remark.fatal for remark in remarks):
-            errors.print("Nothing can be stated.", style="red", **PLAIN)
-            raise typer.Exit(1)
-        if beside is None and settings is not None and settings.baseline in sessions.names:
-            beside = settings.baseline
+        if badge is not None:
+            raise ValueError("--badge is of a receipt, and --challenger states a verdict")
+        from armwise.agent.proof.verdict_verbs import prove_pairs
+
+        verdict = prove_pairs(
+            None if log is None else Path(log),
+            config,
+            challenger=challenger,
+            beside=beside,
+            judge=judge,
+            most=pairs,
+            budget=budget,
+            by=by,
+            margin=margin,
+            seed=seed,
+            labels=labels,
+            ask_labels=ask_labels,
+            labels_path=Path("labels.jsonl") if output is None else output.with_suffix(".labels.jsonl"),
+            outcomes=outcomes,
+        )
+        if output is not None:
+            write_verdict(verdict, output)
+        lines = write_verdict_markdown if markdown else write_verdict_text
+        _print(verdict, lines(verdict), markdown=markdown, as_json=as_json)
+
+
+def _require_file(option: str, path: Path | None, suffix: str) -> None:
+    if path is not None and suffix and path.suffix != suffix:
+        raise ValueError(f"{option} {path}: a name that ends with {suffix} was expected")
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+
+
+def _print(document: ProofDocument, text: str, *, markdown: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(document.as_json(), indent=2))
+    elif markdown:
+        typer.echo(text, nl=False)
+    else:
+        _print_lines(text)
+
+
+def _print_lines(text: str) -> None:
+    for line in text.splitlines():
+        console.print(line, markup=False, **PLAIN)
+
+
+def _prove_log(
+    log: str | None,
+    beside: str | None,
+    output: Path | None,
+    key: str | None,
+    config: Path,
+    *,
+    markdown: bool,
+    as_json: bool,
+) -> SavingsReceipt:
+    """Print what a log can say and what it cannot, and return its receipt; exit with 1 if there is none."""
+    traffic, settings = _open(log, key, config)
+    settlement = traffic.settlement
+    sessions = traffic.sessions(settlement)
+    remarks = assess(traffic, settlement, sessions)
+    quiet = markdown or as_json
+    for known, title in ((True, "Known:"), (False, "Not known:")):
+        some = [one.text for one in remarks if one.known is known and not one.fatal]
+        for line in [] if not some or (quiet and known) else [title, *(f"  {text}" for text in some)]:
+            (errors if quiet else console).print(line, markup=False, **PLAIN)
+    reason = " ".join(remark.text for remark in remarks if remark.fatal)
+    if not reason:
+        earlier = [_read_earlier(output, traffic.source), None if settings is None else read_kept(settings)]
+        if settings is not None and settings.baseline in sessions.names:
+            beside = beside or settings.baseline
         try:
-            if beside is None:
-                kept = None if settings is None else read_kept(settings)
-                beside = choose_reference(sessions, _read_earlier(output, traffic.source), kept)
-            receipt = make_receipt(traffic, sessions, settlement, beside)
+            receipt = make_receipt(
+                traffic, sessions, settlement, beside or choose_reference(sessions, *earlier)
+            )
         except NothingComparableError as error:
-            errors.print(f"Nothing can be stated: {error}", style="red", **PLAIN)
-            raise typer.Exit(1) from None
+            reason = str(error)
+    if reason:
         if as_json:
-            typer.echo(json.dumps(receipt.as_json(), indent=2))
-        elif markdown:
-            typer.echo(write_markdown(receipt), nl=False)
-        else:
-            console.print(write_sentence(receipt), **PLAIN)
-        _write(receipt, output, badge)
-        if settings is not None:
-            keep_receipt(receipt, settings)
+            refusal = {"format": "armwise-refusal", "source": traffic.source, "reason": reason}
+            typer.echo(json.dumps(refusal, indent=2))
+        errors.print(f"Nothing can be stated: {reason}", style="red", **PLAIN)
+        raise typer.Exit(1)
+    if output is not None:
+        write_receipt(receipt, output)
+    if settings is not None:
+        keep_receipt(receipt, settings)
+    return receipt
 
 
 def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
@@ -169,52 +225,11 @@ def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
     return receipt if receipt.source == source else None
 
 
-def _require(
-    output: Path | None,
-    badge: Path | None,
-    outcomes: Path | None,
-    *,
-    markdown: bool,
-    as_json: bool,
-    pairs: bool,
-) -> None:
-    """Refuse options that cannot be followed. Raises ValueError."""
-    files = ("--output", output, ".json"), ("--badge", badge, ".svg"), ("--outcomes", outcomes, "")
-    for option, path, suffix in files:
-        if path is not None and suffix and path.suffix != suffix:
-            raise ValueError(f"{option} {path}: a name that ends with {suffix} was expected")
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{option} {path}: there is no folder {path.parent}")
-    if markdown and as_json:
-        raise ValueError("--markdown and --json: name one of them")
-    if badge is not None and pairs:
-        raise ValueError("--badge is of a receipt, and --challenger states a verdict")
-
-
 def _open(log: str | None, key: str | None, config: Path) -> tuple[LoggedTraffic, "AppConfig | None"]:
     """Read a log, and the configuration where it is that of a service."""
     settings = with_log(config) if log is None else None
     with progress(errors) as on_progress:
         return open_traffic(log, settings, key, on_progress), settings
-
-
-def _print_remarks(remarks: list[Remark], *, quiet: bool) -> None:
-    """Print what can be known and what cannot; only the latter, and as errors, beside a document."""
-    for known, title in ((True, "Known:"), (False, "Not known:")):
-        some = [remark.text for remark in remarks if remark.known is known]
-        if not some or (quiet and known):
-            continue
-        terminal = errors if quiet else console
-        terminal.print(title, **PLAIN)
-        for text in some:
-            terminal.print(f"  {text}", **PLAIN)
-
-
-def _write(receipt: SavingsReceipt, output: Path | None, badge: Path | None) -> None:
-    if output is not None:
-        write_receipt(receipt, output)
-    if badge is not None:
-        write_picture(write_badge(receipt), badge)
 
 
 def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = CONFIG) -> None:
@@ -230,9 +245,7 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
     """
     with report_errors():
         if is_verdict(path):
-            from armwise.agent.proof.verdict_verbs import verify_verdict
-
-            verify_verdict(path)
+            _verify_verdict(path)
             return
         receipt = read_receipt(path)
         traffic, _ = _open(log, key, config)
@@ -249,3 +262,15 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
             verify_log(config, {} if head is None else {str(path): LogHead(head.seq, head.chain)})
         if differences:
             raise typer.Exit(1)
+
+
+def _verify_verdict(path: Path) -> None:
+    verdict = read_verdict(path)
+    differences = verify_pairs(verdict)
+    for difference in differences:
+        errors.print(difference, style="red", **PLAIN)
+    if differences:
+        errors.print(f"{path} differs from what its pairs give.", style="red", **PLAIN)
+        raise typer.Exit(1)
+    console.print(f"match: {len(verdict.pairs):,} pairs give what {path} states.", **PLAIN)
+    _print_lines(write_verdict_text(verdict))

@@ -27,7 +27,7 @@ from armwise.agent import configuration_file
 from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
-from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, progress, report_errors
+from armwise.agent.cli.console import FAILURE, NOT_WRONG, WRONG_REQUEST, progress, report_errors
 from armwise.agent.cli.main import LAB, app
 from armwise.agent.cli.options import parse_weight
 from armwise.agent.cli.serve_config import LaunchError
@@ -162,7 +162,7 @@ def test_the_version_is_printed() -> None:
     assert said(run("--version"), 0).strip() == f"armwise {metadata.version('armwise')}"
 
 
-@pytest.mark.parametrize("name", [*WRONG_REQUEST, *FAILURE, *UNAVAILABLE])
+@pytest.mark.parametrize("name", [*WRONG_REQUEST, *FAILURE, *NOT_WRONG])
 def test_every_error_that_is_explained_by_name_exists(name: str) -> None:
     module, _, error = name.rpartition(".")
     assert issubclass(getattr(importlib.import_module(module), error), Exception)

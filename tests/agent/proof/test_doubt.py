@@ -141,8 +141,54 @@ def test_each_verb_estimates_from_honest_logs_alone(
         return
     assert doubt in printed
     assert not FIGURES.search(printed), FIGURES.findall(printed)
-    # a report still has what was served and spent to say
-    assert (found.exit_code == 0) is (verb == "report")
+    assert found.exit_code == 1, "a report still says what was served and spent"
+
+
+WRONG = {
+    "a log of another system": (
+        "log.csv",
+        "id,arm,propensity,reward\nr0,small,0.5,1\n",
+        "armwise import FILE -o log.jsonl.gz",
+    ),
+    "a file that was cut off": (
+        "log.jsonl",
+        Header(written_at=0.0, reward=RULE).model_dump_json(by_alias=True) + "\n",
+        "the file was cut off",
+    ),
+    "no file": ("log.jsonl", None, "No such file"),
+}
+
+
+@pytest.mark.parametrize("verb", ESTIMATE)
+@pytest.mark.parametrize(("name", "content", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_request_exits_with_2_from_each_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, name: str, content: str | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content)
+    assert message in said(CliRunner().invoke(app, [verb, *ESTIMATE[verb], name]), 2)
+
+
+def test_the_gate_holds_all_of_a_doubtful_log_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for log, code in (("1 / n by a router", 1), ("honest", 0)):
+        path = write(tmp_path / "log.jsonl", LOGS[log])
+        words = ["replay", "--from", str(path), "--policy", "fixed:small", "--gate"]
+        assert "hold" in said(CliRunner().invoke(app, words), code)
+
+
+def test_a_refusal_is_a_document_as_well(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", LOGS["1 / n by a router"])
+    found = CliRunner().invoke(app, ["prove", str(path), "--json"])
+    assert found.exit_code == 1
+    assert json.loads(found.stdout) == {
+        "format": "armwise-refusal",
+        "source": "log.jsonl",
+        "reason": doubt_of(path),
+    }
 
 
 def test_an_arm_of_probability_1_says_that_the_others_had_0(
@@ -258,7 +304,7 @@ def test_a_replay_audits_its_selection_and_a_model_of_rewards_needs_no_propensit
     words = ["replay", "--from", str(write(tmp_path / "both.jsonl", both)), "--policy", "fixed:small"]
     printed = said(found := CliRunner().invoke(app, [*words, "--project", "shop"]), found.exit_code)
     assert (found.exit_code, bool(FIGURES.search(printed))) == (0, True)
-    assert "Nothing can be estimated" in said(CliRunner().invoke(app, words), 2)
+    assert "Nothing can be estimated" in said(CliRunner().invoke(app, words), 1)
 
 
 def test_a_long_file_is_audited_in_parts_that_are_evenly_spread(
