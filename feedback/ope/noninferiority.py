@@ -29,7 +29,7 @@ Only decisions that could have drawn the reference count, with a propensity abov
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import inf, sqrt
@@ -203,7 +203,9 @@ class Sessions:
         unit, first = find_sessions(decisions.episode, decisions.at)
         kept = decisions.explored & (first[unit] < settlement.begun_before)
         asked_first = find_first_asking(decisions, unit)
-        self.rows, self.usd = decisions.where(kept), _with_later_turns(decisions, unit, asked_first)[kept]
+        rows = decisions.where(kept)
+        self.rows = replace(rows, user=encode(rows.user))  # hashes differ from process to process
+        self.usd = _with_later_turns(decisions, unit, asked_first)[kept]
         self.again = (asked_first != np.arange(len(decisions)))[kept]
         place, takes_over = _find_places(decisions, unit)
         self.place, self.takes_over = place[kept], takes_over[kept]

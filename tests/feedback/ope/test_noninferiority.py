@@ -68,6 +68,17 @@ def keyed(decisions: Decisions, rows: list[int], **fields: str) -> Decisions:
     return replace(decisions, draw=Categorical.from_column(keys))
 
 
+def test_a_digest_does_not_depend_on_what_users_and_sessions_are_called() -> None:
+    """Their names are hashed, and each process hashes otherwise: another one must verify a receipt."""
+    log = table(300, session=np.arange(300) // 3, user=np.arange(300) % 40)
+    names = np.random.default_rng(1).permutation(2 * 10**6)
+    renamed = replace(
+        log, **{name: names[getattr(log, name)] for name in ("id", "question", "episode", "user")}
+    )
+    assert Sessions(renamed).digest() == Sessions(log).digest()
+    assert Sessions(replace(log, user=np.arange(300) % 39)).digest() != Sessions(log).digest()
+
+
 # -- bets on units -----------------------------------------------------------------------------------
 
 
