@@ -23,7 +23,6 @@ from armwise.agent.config import AppConfig, ConfigError, parse_with_environment
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.ingress import Ingress
 from armwise.agent.hosts.jobs import JobsHost
-from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
 from armwise.agent.telemetry import begin
@@ -125,8 +124,7 @@ def assemble(config: AppConfig) -> Application:
         hosts,
         embedders,
         generators,
-        _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
-        _deployment(JobsHost, "Jobs", 1).bind(config),
+        _deployment(JobsHost, "Learner", 1).options(health_check_period_s=2).bind(config),
         str(metrics_folder()),
     )
 

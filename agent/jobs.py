@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from armwise.agent.background import Work, WorkFailure, clear, record
+from armwise.agent.background import ABOUT, Work, WorkFailure, clear, record
 from armwise.agent.config import warm_start
 from armwise.agent.run_folder import COLD
 from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
-from armwise.feedback.errors import LogUnavailableError, describe_error
+from armwise.feedback.errors import BehindError, LogUnavailableError, describe_error
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, jobs, runs
 from armwise.feedback.training_log import traffic
@@ -36,8 +36,11 @@ logger = logging.getLogger(__name__)
 BEAT_S = 2.0
 """Seconds between two heartbeats of a worker, a small part of its lease."""
 
-MAX_PAUSE_S = 10.0
-"""Longest pause after a failure, or while the log is unavailable."""
+POLL_S, MAX_PAUSE_S = 0.25, 10.0
+"""Pause between two polls of a task, and the longest one after failures, or while the log is unavailable."""
+
+STOP_S = 5.0
+"""Seconds that `Jobs.stop` waits for a thread, which ends with its process in any case."""
 
 ProgressCallback = Callable[[float], None]
 """Called about every second with the share of the work that is done, 0 to 1; raises to cancel the work."""
@@ -94,7 +97,7 @@ class Jobs:
     def __init__(
         self,
         makes: Mapping[Work, Callable[[], Task]],
-        poll_s: float = 0.25,
+        poll_s: float = POLL_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._poll_s, self._clock = poll_s, clock
@@ -113,10 +116,10 @@ class Jobs:
                 raise RuntimeError(f"{thread.name} has ended")
 
     def stop(self) -> None:
-        """Cancel work under way, and return once the threads have ended."""
+        """Cancel work under way."""
         self._stop.set()
         for thread in self._threads:
-            thread.join()
+            thread.join(STOP_S)
 
     def _run(self, work: Work, make: Callable[[], Task]) -> None:
         task: Task | None = None
@@ -127,18 +130,16 @@ class Jobs:
                 task = task or make()
                 if task.due(self._clock()):
                     task.run(self._stop)
-                    pause_s = 0.0  # there may be more
-                else:
-                    pause_s = self._poll_s
+                pause_s = self._poll_s
                 if stands:
                     clear(work)
                     stands, failed = False, 0
-            except LogUnavailableError as error:
+            except (LogUnavailableError, BehindError) as error:
                 pause_s = self._longer(pause_s)
-                logger.warning("a task waits %.3g s for the log: %s", pause_s, error)
+                logger.warning("%s waits %.3g s for the log: %s", ABOUT[work][0], pause_s, error)
             except Exception as error:
                 pause_s = self._longer(pause_s)
-                logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
+                logger.exception("%s failed; the next attempt is in %.3g s", ABOUT[work][0], pause_s)
                 stands, failed = True, failed + 1
                 record(WorkFailure(work, describe_error(error), failed, self._clock() + pause_s))
 

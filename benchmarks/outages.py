@@ -7,7 +7,7 @@ search engine over HTTP, and a language model behind OpenAI's protocol; engine a
 answer at once. Two clients ask for passages and two for answers of the chat, each without a pause and each
 question once: what is refused is counted and not sent again. One after the other is killed with SIGKILL:
 
-    ingress, learner, generator, jobs           a process of the service, which starts it again by itself
+    ingress, learner, generator                 a process of the service, which starts it again by itself
     gcs                                         Ray's head on one machine; what then ends is started again
     search, model, database                     what the service needs; started again after three seconds
     everything                                  every process of the service, which is started again at once
@@ -55,7 +55,6 @@ OWN = {
     "ingress": "ServeReplica:armwise:Ingress",
     "learner": "ServeReplica:armwise:Learner",
     "generator": "ServeReplica:armwise:Generator",
-    "jobs": "ServeReplica:armwise:Jobs",
 }
 """Part of what the processes call themselves that the service replaces."""
 

@@ -50,8 +50,7 @@ class Ingress:
         arms: The deployed hosts of arms, by name.
         embedders: The deployed encoders, by backbone.
         generators: The hosts of the language models that have one, by name.
-        learner: The learner's deployment.
-        jobs: The deployment of evaluations and warm starts.
+        learner: The deployment that learns, and runs evaluations and warm starts.
         counters: Folder of the counters of all replicas on a machine.
     """
 
@@ -62,11 +61,10 @@ class Ingress:
         embedders: Mapping[str, DeploymentHandle[Any]],
         generators: Mapping[str, DeploymentHandle[Any]],
         learner: DeploymentHandle[Any],
-        jobs: DeploymentHandle[Any],
         counters: str,
     ) -> None:
         begin(config.telemetry)
-        del learner, jobs  # bound so that they are deployed; they share only the log
+        del learner  # bound so that it is deployed; it shares only the log
         writers = {name: open_generator(spec, generators.get(name)) for name, spec in config.models.items()}
         encoders = Embedders(
             config.backbones, {name: RemoteEmbedder(handle) for name, handle in embedders.items()}

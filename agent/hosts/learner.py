@@ -1,95 +1,107 @@
-"""The process of the learner."""
+"""Learning as a task: which recipe is learned, by which learner, and until when."""
 
-import gc
 import logging
-import time
-from functools import cached_property
-from typing import Any
+import threading
 
 from armwise.agent import wings
-from armwise.agent.background import Work, WorkFailure, clear, read_failures, record
 from armwise.agent.config import AppConfig
 from armwise.agent.jobs import this_process
 from armwise.agent.learning import (
     DIGEST_CHARS,
     Learner,
-    LearnerThread,
     Recipe,
     active_recipe,
     list_known_arms,
     live_arms,
 )
-from armwise.agent.telemetry import begin
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import describe_error
-from armwise.feedback.log import ChangeWatch, Store, open_log
+from armwise.feedback.errors import BehindError, LogUnavailableError, SupersededError
+from armwise.feedback.log import ChangeWatch, Store
 from armwise.feedback.registry import active_policy
 from armwise.feedback.training_log import lag, take_epoch
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_S = 0.25
-"""Seconds between two steps of the learner."""
+LOOK_S = 2.0
+"""Seconds between two looks of a superseded learner at whether another one reads the log."""
 
 
-class LearnerHost:
-    """The only learner of the log. It takes an epoch once; its replacement takes a newer one.
+class Learning:
+    """Learns from the log, and writes the summary for the console. Implements `armwise.agent.jobs.Task`.
 
-    Its failure stays in the log until it, or its replacement, has made a step.
+    It takes an epoch of the log when it begins, and a new one after a failure. Once another learner has taken
+    one, it leaves the log alone until nobody has read it for a minute.
+
+    Args:
+        store: The log.
+        config: The configuration, with absolute paths.
+        clock: Seconds since the epoch.
     """
 
-    def __init__(self, config: AppConfig, interval_s: float = INTERVAL_S) -> None:
-        begin(config.telemetry)
-        gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
-        self._config = config
-        self._clock = SteadyClock()
-        self._on_record = False  # whether a failure of this process is in the log
-        self._cleared = False  # whether the failure of an earlier process was removed
+    def __init__(self, store: Store, config: AppConfig, clock: SteadyClock) -> None:
+        self._store, self._config, self._clock = store, config, clock
+        self._changes, self._successor = ChangeWatch(store), lag.SuccessorCheck(store)
+        self._summarizer = wings.load(wings.SUMMARIZER)(store, config, clock)
+        self._learner: Learner | None = None
+        self._epoch: int | None = None
+        self._superseded, self._look_at = False, 0.0
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
-        self._thread = LearnerThread(self._learner, interval_s, self._is_due, lambda: self._summarizer.step())
 
-    @cached_property
-    def _store(self) -> Store:
-        return open_log(self._config.database_url, self._config.reward, self._clock)
+    def due(self, now: float) -> bool:
+        """Return whether there may be something to learn or to summarize, and nobody else does."""
+        if self._superseded and not self._is_abandoned(now):
+            return False
+        return self._learner is None or self._changes.is_due() or self._summarizer.is_due()
 
-    @cached_property
-    def _changes(self) -> ChangeWatch:
-        return ChangeWatch(self._store)
+    def run(self, stop: threading.Event) -> None:
+        """Learn all that there is."""
+        try:
+            behind = True
+            while behind and not stop.is_set():
+                learner = self._find_learner()
+                learner.step()
+                self._summarizer.step()
+                behind = learner.behind
+        except SupersededError as error:
+            logger.warning("the learner stopped: %s", error)
+            self._superseded = True
+        except (LogUnavailableError, BehindError):
+            self._learner = None  # its policy may have learned unpublished examples
+            raise
+        except Exception:
+            self._learner = self._epoch = None
+            raise
 
-    @cached_property
-    def _summarizer(self) -> Any:
-        return wings.load(wings.SUMMARIZER)(self._store, self._config, self._clock)
+    def _is_abandoned(self, now: float) -> bool:
+        """Return whether the learner that took over has stopped; then this one begins again."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_S
+        try:
+            self._successor.check()
+        except SupersededError as error:
+            logger.warning("learning begins again: %s", error)
+            self._superseded, self._learner, self._epoch = False, None, None
+        return not self._superseded
 
-    def _is_due(self) -> bool:
-        return self._changes.is_due() or self._summarizer.is_due()
-
-    @cached_property
-    def _epoch(self) -> int:
-        return take_epoch(self._store, this_process(), self._clock())
-
-    @cached_property
-    def _succession(self) -> lag.SuccessorCheck:
-        return lag.SuccessorCheck(self._store)
-
-    def _learner(self, running: Learner | None = None) -> Learner:
+    def _find_learner(self) -> Learner:
         """Return the running learner, or a new one if another recipe is active now."""
-        if running is not None and not self._cleared:  # the running learner has made a step
-            clear(Work.LEARNER)
-            self._cleared = True
-        config = self._config
-        active = active_policy(self._store, Recipe.from_config(config).digest)
-        promoted = active.recipe, live_arms(self._store, config).seq
+        store, config, running = self._store, self._config, self._learner
+        if self._epoch is None:
+            self._epoch = take_epoch(store, this_process(), self._clock())
+        active = active_policy(store, Recipe.from_config(config).digest)
+        promoted = active.recipe, live_arms(store, config).seq
         if running is not None and promoted == self._promoted:
             return running
-        recipe, self._promoted = active_recipe(self._store, config, active), promoted
+        recipe, self._promoted = active_recipe(store, config, active), promoted
         if running is not None and running.recipe == recipe:
             return running
         if running is not None:
             logger.info("learning continues with recipe %s", recipe.digest[:DIGEST_CHARS])
-        return Learner(
-            self._store,
+        self._learner = Learner(
+            store,
             recipe,
-            list_known_arms(self._store, config),
+            list_known_arms(store, config),
             self._epoch,
             self._clock,
             drift=config.drift,
@@ -98,25 +110,4 @@ class LearnerHost:
             backbones=config.backbones,
             keep_texts_days=config.privacy.keep_texts_days,
         )
-
-    def check_health(self) -> None:
-        """Fail if learning has failed or the clock jumped, so that the process is replaced.
-
-        A superseded learner fails once its successor has stopped.
-        """
-        self._clock.check()
-        try:
-            self._thread.check()
-        except Exception as error:
-            self._record(error)
-            raise
-        if self._thread.superseded:
-            self._succession.check()
-
-    def _record(self, error: Exception) -> None:
-        """Record the failure of learning, once: the check fails until the process is replaced."""
-        if self._on_record:
-            return
-        self._on_record = True
-        before = next((one.attempts for one in read_failures() if one.work == Work.LEARNER), 0)
-        record(WorkFailure(Work.LEARNER, describe_error(error), before + 1, time.time()))
+        return self._learner

@@ -1,31 +1,28 @@
 """All parts of a service in one process, without Ray: `armwise serve --single-process`.
 
 The parts are the same classes that `agent/app.py` deploys; what a handle of Ray Serve calls there is called
-here. A learner or jobs that fail are opened again while requests are answered; a replica that fails ends the
-process, which a service manager starts again.
+here. A task that fails is tried again while requests are answered; a replica that fails ends the process,
+which a service manager starts again.
 """
 
 import asyncio
-import logging
 import signal
 import threading
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from functools import partial
-from math import inf
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from armwise.agent.api import ApiError, create_app
+from armwise.agent.background import Work
 from armwise.agent.checks import require_libraries
 from armwise.agent.config import AppConfig
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.jobs import JobsHost
-from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.hosts.listener import HttpServer, listening
 from armwise.agent.hosts.port import HAND_OVER_S, open_port
 from armwise.agent.hosts.replica import keep_what_is_loaded, open_replica
@@ -48,55 +45,11 @@ LOOK_S, FIRST_LOOK_S = 1.0, 0.05
 DRAIN_S = 300
 """Most seconds that requests in progress delay the end."""
 
-PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Pauses before a part that has failed is opened again: the first, and the longest."""
-
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
 
-
-class Checked(Protocol):
-    """A part that says by an exception that it has failed."""
-
-    def check_health(self) -> None:
-        """Fail if it has to be replaced."""
-
-
-class Reopened:
-    """A part that is opened again, after a pause that doubles, when it cannot be opened or has failed.
-
-    After a minute without a failure the pause is the first one again.
-
-    Args:
-        name: What it is, for the log.
-        make: Opens it.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(
-        self, name: str, make: Callable[[], Checked], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._name, self._make, self._clock = name, make, clock
-        self._part: Checked | None = None
-        self._pause_s, self._at = 0.0, -inf  # the last pause, and when it ends, or the part was opened
-
-    def check(self) -> None:
-        """Open it if that is due, or look whether it is well."""
-        try:
-            if self._part is not None:
-                self._part.check_health()
-            elif self._clock() >= self._at:
-                self._part, self._at = self._make(), self._clock()
-        except Exception:
-            self._part, again = None, self._clock() - self._at <= LONGEST_PAUSE_S
-            self._pause_s = min(max(PAUSE_S, 2.0 * self._pause_s), LONGEST_PAUSE_S) if again else PAUSE_S
-            self._at = self._clock() + self._pause_s
-            logger.exception("%s failed; it is opened again in %g s", self._name, self._pause_s)
-
-
-def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Reopened]:
-    """Open the parts of a service in this process; learner and jobs at their first check.
+def open_service(config: AppConfig, counters: Path) -> Replica:
+    """Open what answers in this process.
 
     Args:
         config: The configuration, with absolute paths.
@@ -109,9 +62,7 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     """
     require_libraries(config)
     begin(config.telemetry)
-    replica = open_replica(config, open_backends(config, counters), counters)
-    learner = Reopened("the learner", partial(LearnerHost, config))
-    return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
+    return open_replica(config, open_backends(config, counters), counters)
 
 
 def open_backends(config: AppConfig, folder: Path | None = None) -> Backends:
@@ -205,43 +156,25 @@ async def serve(
             await listen(shared=False)
         if code := await stop.unless(prepare):
             return code
-        if (parts := await stop.unless(partial(open_parts, config, folder / "metrics"))) is None:
+        if (replica := await stop.unless(partial(open_service, config, folder / "metrics"))) is None:
             return 0
-        door.app = app = create_app(parts[0])
+        door.app = app = create_app(replica)
         await opened.enter_async_context(app.router.lifespan_context(app))
-
-        async def announce() -> bool | None:
-            if replaces is not None:
-                await listen(shared=replaces())
-            keep_what_is_loaded()
-            stops = await stop.unless(ready)
-            opened.enter_context(behind())
-            return stops
-
-        await _attend(parts, stop, announce)
+        learner = JobsHost(config, [Work.LEARNER])  # it makes the version without which nothing is answered
+        opened.callback(learner.stop)
+        await stop.watch(FIRST_LOOK_S, replica.check, learner.check_health, until=lambda: replica.ready)
+        if replaces is not None and not stop.signals:
+            await listen(shared=replaces())
+        keep_what_is_loaded()
+        if await stop.unless(ready):
+            return 0
+        opened.enter_context(behind())
+        jobs = JobsHost(config, {*Work} - {Work.LEARNER})  # now: it loads what no answer needs
+        opened.callback(jobs.stop)
+        await stop.watch(LOOK_S, replica.check, learner.check_health, jobs.check_health)
         if HAND_OVER in stop.signals:  # no new connection comes here
             await asyncio.sleep(HAND_OVER_S)
     return 0
-
-
-async def _attend(
-    parts: tuple[Replica, Reopened, Reopened],
-    stop: "StopRequest",
-    ready: Callable[[], Awaitable[bool | None]],
-) -> None:
-    """Look after the parts until the service stops, or `ready`, called once it is, returns that it does."""
-    replica, learner, jobs = parts
-    settled = False
-    while not stop.event.is_set():
-        replica.check()
-        # jobs load much that no answer needs; the learner makes the version without which none is given
-        for part in (learner, jobs) if settled else (learner,):
-            await stop.unless(part.check)
-        if replica.ready and not settled:
-            settled = True
-            if await ready():
-                break
-        await stop.pause(LOOK_S if settled else FIRST_LOOK_S)
 
 
 class StopRequest:
@@ -286,7 +219,12 @@ class StopRequest:
         stopped.cancel()
         return called.result() if called.done() else None
 
-    async def pause(self, seconds: float) -> None:
-        """Wait for some seconds, or until the service stops."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.event.wait(), seconds)
+    async def watch(
+        self, pause_s: float, *checks: Callable[[], None], until: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Make some checks, with pauses, until the service stops or a condition holds."""
+        while not (self.event.is_set() or until()):
+            for check in checks:
+                check()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.event.wait(), pause_s)

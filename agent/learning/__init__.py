@@ -1,6 +1,6 @@
 """Learning from the log: recipes, the learner, restored policies, rebuilding, and verification."""
 
-from .learner import Learner, LearnerThread, publish_candidate
+from .learner import Learner, publish_candidate
 from .rebuild import find_version, rebuild, verify_states
 from .recipe import (
     DIGEST_CHARS,
@@ -25,7 +25,6 @@ __all__ = [
     "DIGEST_CHARS",
     "BusyError",
     "Learner",
-    "LearnerThread",
     "PolicyHistory",
     "Recipe",
     "StoredTrained",

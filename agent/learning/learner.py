@@ -12,7 +12,6 @@ had the recipe from the start.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from armwise.arms.base import Progress
 from armwise.arms.models import Backbone
 from armwise.feedback.budget import Budget, Pacer, Price
 from armwise.feedback.drift import Change, DriftSpec, Watch
-from armwise.feedback.errors import BehindError, LogGapError, LogUnavailableError, SupersededError
+from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Example
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.registry import Version, prices, versions
@@ -54,9 +53,6 @@ REPORT_EVERY = 1000
 
 PUBLISH_S = 5.0
 """Seconds after which a learner that is behind publishes and logs its progress."""
-
-MAX_PAUSE_S = 10.0
-"""Longest pause between two attempts while the log is unavailable."""
 
 
 class Learner:
@@ -228,74 +224,6 @@ class Learner:
             self._store, self.recipe, self._policy, self.learned, self._version, self._epoch, self._clock
         )
         return replace(draft, version=versions.publish(self._store, draft, state))
-
-
-class LearnerThread:
-    """Run a learner until it is stopped or superseded.
-
-    Being superseded is a normal end: a restart would take the epoch from the successor.
-
-    Args:
-        make: Called in the thread before each step with the learner of the last step; returns it again, or
-            a new learner if another recipe is active. It gets None at the start and after the log was
-            unavailable, and returns a new learner of the same epoch then.
-        interval_s: Pause between two steps when all examples are learned; it grows while the log is
-            unavailable.
-        is_due: Whether the log is worth a step after such a pause.
-        after_step: Called after each step.
-
-    Attributes:
-        superseded: Whether it has ended because another learner took the epoch.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[Learner | None], Learner],
-        interval_s: float,
-        is_due: Callable[[], bool] = lambda: True,
-        after_step: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._make, self._is_due, self._after_step = make, is_due, after_step
-        self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._failure: Exception | None = None
-        self.superseded = False
-        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
-        self._thread.start()
-
-    def check(self) -> None:
-        """Raise the error that the learner failed with, if it has failed."""
-        if self._failure is not None:
-            raise self._failure
-
-    def stop(self) -> None:
-        """Stop after the current step."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        learner: Learner | None = None
-        pause_s = 0.0
-        while not self._stop.wait(pause_s):
-            if pause_s and learner is not None and not self._is_due():
-                continue
-            try:
-                learner = self._make(learner)
-                learner.step()
-                self._after_step()
-                pause_s = 0.0 if learner.behind else self._interval_s
-            except (LogUnavailableError, BehindError) as error:
-                pause_s = min(max(self._interval_s, 2 * pause_s), MAX_PAUSE_S)
-                logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
-                learner = None  # its policy may have learned unpublished examples
-            except SupersededError as error:
-                logger.warning("the learner stopped: %s", error)
-                self.superseded = True
-                return
-            except Exception as error:
-                logger.exception("the learner failed")
-                self._failure = error
-                return
 
 
 class PriceKeeper:

@@ -128,7 +128,7 @@ def test_a_ray_with_a_token_says_how_to_deploy_into_it(
 def test_every_part_of_a_service_is_a_deployment_of_its_own(built: dict[str, Application]) -> None:
     assert sorted(built) == [
         *("Arms", "Embedder-tiny", "Far", "Generator", "Generator-second"),
-        *("Ingress", "Jobs", "Learner"),
+        *("Ingress", "Learner"),
     ]
     config, arms, embedders, generators, *_ = built["Ingress"]._bound_deployment.init_args  # noqa: SLF001
     assert Path(config.home_path).is_absolute()
@@ -146,7 +146,6 @@ def test_replicas_queue_no_more_than_they_answer(built: dict[str, Application]) 
         **dict.fromkeys(("Ingress", "Arms", "Far", "Generator", "Generator-second"), 20),
         "Embedder-tiny": 128,
         "Learner": 1,
-        "Jobs": 1,
     }
     for one in deployments.values():
         assert one.ray_actor_options == {"num_cpus": 0.1}

@@ -2,7 +2,7 @@
 
     Keeper ----- one process, and a new one in its place at once, as Ray's controller does it
       |-- serve  `create_app` over a `Replica`, spoken to by HTTP; arms and model answer in the process
-      `-- learn  `LearnerHost`
+      `-- learn  `JobsHost`
 
 Children come from a fork server that has imported what they need: a start takes as long as the
 product itself takes to start, not the two seconds that Python takes to import it.
@@ -25,9 +25,10 @@ from typing import Any, TypeVar
 import uvicorn
 
 from armwise.agent.api import choose_code, create_app
+from armwise.agent.background import Work
 from armwise.agent.config import parse
 from armwise.agent.evaluation import verdict
-from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import base
@@ -123,7 +124,7 @@ def learn(
 ) -> None:
     """Be the learner."""
     watch_learner(_begin(output, wire, trip, LEARNER, sabotage))
-    host = LearnerHost(parse(document))
+    host = JobsHost(parse(document), [Work.LEARNER])
     _end_when_ill(host.check_health).join()
 
 
@@ -150,7 +151,7 @@ def _end_when_ill(check: Callable[[], None]) -> threading.Thread:
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["armwise.agent.hosts.learner", "armwise.agent.api.routes", "armwise.agent.policies.vowpal", "uvicorn"]
+    ["armwise.agent.hosts.jobs", "armwise.agent.api.routes", "armwise.agent.policies.vowpal", "uvicorn"]
 )
 
 _processes = threading.Lock()

@@ -29,7 +29,7 @@ def test_an_evaluation_is_answered_beside_the_service(live: Live) -> None:
         for number in range(TURNS)
     ]
     live.learned(live.tell(*told))
-    (jobs,) = live.replicas("Jobs")
+    (jobs,) = live.replicas("Learner")
 
     request = {"candidates": ["uniform", "fixed:bm25", "recipe:1"], "gate": True}
     answer = live.client.post("/v1/evaluations", json=request)
@@ -51,5 +51,5 @@ def test_an_evaluation_is_answered_beside_the_service(live: Live) -> None:
     page = live.client.get(f"{place}/report")
     assert page.headers["content-type"].startswith("text/html")
     assert "recipe:1" in page.text
-    assert live.replicas("Jobs") == [jobs], "nothing of it takes its host down"
+    assert live.replicas("Learner") == [jobs], "nothing of it takes its host down"
     assert live.client.get("/v1/evaluations").json()["evaluations"][0]["id"] == found["id"]

@@ -110,9 +110,10 @@ SABOTAGE = {
         JOINER, "    if newest == epoch:\n", "    if newest >= epoch:\n"
     ),
     "learner: ends when the log was away": Sabotage(
-        LEARNER,
-        "                learner = None  # its policy may have learned unpublished examples\n",
-        "                return\n",
+        "agent/hosts/learner.py",
+        "            self._learner = None  # its policy may have learned unpublished examples\n"
+        "            raise\n",
+        "            self._superseded, self._look_at = True, 1e99\n",
     ),
     "learner: resumes one example too early": Sabotage(
         LEARNER,

@@ -1,7 +1,7 @@
 """The service in a world: real replicas and a real learner, over stand-ins for arms and the language model.
 
     Service --- replicas: `create_app` over a `Replica`, each in a process with an event loop
-       |------- learner: `LearnerHost`, in a process of its own or in that of the replica
+       |------- learner: `JobsHost`, in a process of its own or in that of the replica
        `------- a supervisor for each, which starts it again after it has ended
 
 Requests are spoken to the application itself, as its server would: what a killed replica has not sent is
@@ -25,7 +25,7 @@ from armwise.agent.api import choose_code, create_app
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import RETRIES_S, Evaluations
-from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.jobs import Jobs, ProgressCallback, this_process
 from armwise.agent.learning import Recipe, digest_configuration, list_known_arms, publish_candidate
 from armwise.agent.policies import PolicySpec
@@ -320,7 +320,7 @@ class Service:
             while True:
                 replica.check()
                 if self._together and learner is None:
-                    learner = await asyncio.to_thread(LearnerHost, self._config, INTERVAL_S)
+                    learner = await asyncio.to_thread(JobsHost, self._config, [Work.LEARNER], INTERVAL_S)
                 if learner is not None:
                     await asyncio.to_thread(learner.check_health)
                 await asyncio.sleep(LOOK_S)
@@ -337,7 +337,7 @@ class Service:
 
     def _learn(self, part: Part) -> None:
         del part
-        host = LearnerHost(self._config, INTERVAL_S)
+        host = JobsHost(self._config, [Work.LEARNER], INTERVAL_S)
         while True:
             host.check_health()
             self._world.sleep(LOOK_S)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from armwise.agent.background import Work
 from armwise.agent.console import summary as module
 from armwise.agent.console.summary import Summarizer, read_summary, write_summary
-from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.hosts.jobs import JobsHost
 from armwise.feedback.events import Feedback, Tick
 from tests.agent.console.test_overview import play, two_models
 from tests.agent.fakes import Service
@@ -110,10 +111,10 @@ def test_a_summary_that_fails_is_no_failure_of_the_learner(
 async def test_the_learner_writes_it_by_itself(tmp_path: Path) -> None:
     service = two_models(tmp_path)
     await asyncio.to_thread(play, service, 40)
-    host = LearnerHost(service.config, interval_s=0.01)
+    host = JobsHost(service.config, [Work.LEARNER], 0.01)
     async with asyncio.timeout(30.0):
         while (found := read_summary(service.replica.store)) is None:
             host.check_health()
             await asyncio.sleep(0.01)
-    host._thread.stop()  # noqa: SLF001
+    host.stop()
     assert found.total["decisions"] == 40

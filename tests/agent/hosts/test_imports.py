@@ -59,17 +59,16 @@ def test_a_replica_with_dense_arms_imports_faiss_and_no_more_than_its_encoder_ne
     assert opened(tmp_path, arms) == {"faiss"}
 
 
-HOSTS = {name: f"armwise.agent.hosts.{name}" for name in ("ingress", "learner", "jobs", "arms")}
+HOSTS = {name: f"armwise.agent.hosts.{name}" for name in ("ingress", "jobs", "arms")}
 AGENT = {"armwise.agent.app", "armwise.agent.api.routes", HOSTS["ingress"], "sqlalchemy"}
 
 
 @pytest.mark.parametrize(
     ("module", "others"),
     [
-        (HOSTS["ingress"], {HOSTS["learner"], HOSTS["jobs"], "armwise.agent.lab.warmstart.run", *HEAVY}),
-        (HOSTS["learner"], {HOSTS["ingress"], HOSTS["jobs"], "fastapi", "ray", *HEAVY}),
-        (HOSTS["jobs"], {HOSTS["ingress"], HOSTS["learner"], "fastapi", "ray", *HEAVY}),
-        (HOSTS["arms"], {HOSTS["ingress"], HOSTS["learner"], HOSTS["jobs"], "fastapi", *HEAVY}),
+        (HOSTS["ingress"], {HOSTS["jobs"], "armwise.agent.lab.warmstart.run", *HEAVY}),
+        (HOSTS["jobs"], {HOSTS["ingress"], "fastapi", "ray", *HEAVY}),
+        (HOSTS["arms"], {HOSTS["ingress"], HOSTS["jobs"], "fastapi", *HEAVY}),
         *((f"armwise.agent.lab.{name}", {*HEAVY}) for name in ("warmstart.run", "routers.trees")),
         ("armwise.agent.lab.routers.calibrated", {*HEAVY}),
         *((f"armwise.arms.deployments.{name}", AGENT) for name in ("handles", "embedders", "generator_host")),

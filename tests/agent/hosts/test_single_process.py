@@ -1,65 +1,26 @@
-"""Parts of a service in one process: one that fails is opened again, and the others go on."""
+"""Parts of a service in one process: what is opened when, and how it ends."""
 
 import asyncio
-import logging
 import signal
 import socket
 import threading
-from itertools import pairwise
+from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from armwise.agent.background import Work
 from armwise.agent.config import parse
 from armwise.agent.hosts import single_process
-from armwise.agent.hosts.single_process import LONGEST_PAUSE_S, PAUSE_S, Reopened, open_generators
+from armwise.agent.hosts.single_process import open_generators
 from armwise.agent.run_folder import HAND_OVER
 from armwise.arms.deployments import LateGenerator, generator_host
+from armwise.feedback.errors import ClockError
 from tests.agent.fakes import CONFIG
-
-
-class Part:
-    """Fails at a check, or when it is opened."""
-
-    opened = 0
-
-    def __init__(self, fails: bool = False) -> None:
-        type(self).opened += 1
-        self.well = True
-        if fails:
-            raise OSError("the log is gone")
-
-    def check_health(self) -> None:
-        if not self.well:
-            raise ValueError("no longer")
-
-
-def test_a_part_that_fails_is_opened_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
-    now, parts = [0.0], list[Part]()
-
-    def make() -> Part:
-        parts.append(Part())
-        return parts[-1]
-
-    part = Reopened("the learner", make, lambda: now[0])
-    assert parts == []
-    for _ in range(3):
-        part.check()
-    assert len(parts) == 1
-    parts[0].well = False
-    with caplog.at_level(logging.ERROR):
-        part.check()
-    assert "the learner failed; it is opened again in 1 s" in caplog.text
-    now[0] = PAUSE_S - 0.01
-    part.check()
-    assert len(parts) == 1
-    now[0] = PAUSE_S
-    part.check()
-    part.check()
-    assert len(parts) == 2
 
 
 class Starting:
@@ -80,16 +41,19 @@ class Parts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.replica, self.opened, self.bound = Starting(), list[tuple[str, int]](), list[bool]()
-        self.sockets = list[socket.socket]()
-        parts = self.replica, self._part("learner"), self._part("jobs")
-        monkeypatch.setattr(single_process, "open_parts", lambda *_: parts)
+        self.sockets, self.stopped, self.check = list[socket.socket](), list[str](), lambda: None
+        monkeypatch.setattr(single_process, "open_service", lambda *_: self.replica)
+        monkeypatch.setattr(single_process, "JobsHost", self._open_host)
         monkeypatch.setattr(single_process, "create_app", lambda _: FastAPI())
         monkeypatch.setattr(single_process, "open_port", self._open_port)
         monkeypatch.setattr(single_process, "LOOK_S", 0.01)
         monkeypatch.setattr(single_process, "HAND_OVER_S", 0.01)
 
-    def _part(self, name: str) -> Reopened:
-        return Reopened(name, lambda: self.opened.append((name, self.replica.looks)) or Part())
+    def _open_host(self, _config: object, works: Collection[Work]) -> SimpleNamespace:
+        name = "learner" if [*works] == [Work.LEARNER] else "jobs"
+        self.opened.append((name, self.replica.looks))
+        assert (Work.LEARNER in works) is (name == "learner")
+        return SimpleNamespace(check_health=self.check, stop=lambda: self.stopped.append(name))
 
     def _open_port(self, *_: object, shared: bool) -> list[socket.socket]:
         self.opened.append(("port", self.replica.looks))
@@ -111,8 +75,20 @@ async def test_what_runs_jobs_is_opened_once_questions_are_answered(
 ) -> None:
     parts = Parts(monkeypatch)
     await parts.serve(tmp_path)
-    assert parts.opened == [("port", 0), ("learner", 1), ("ready", 3), ("jobs", 4)]
-    assert (parts.replica.looks, parts.bound) == (5, [False])
+    assert parts.opened == [("port", 0), ("learner", 0), ("ready", 3), ("jobs", 3)]
+    assert (parts.replica.looks, parts.bound, parts.stopped) == (5, [False], ["jobs", "learner"])
+
+
+async def test_a_host_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts(monkeypatch)
+
+    def fail() -> None:
+        raise ClockError("the clock jumped")
+
+    parts.check = fail
+    with pytest.raises(ClockError):
+        await parts.serve(tmp_path)
+    assert parts.stopped == ["learner"]
 
 
 async def test_a_service_that_has_done_its_work_when_it_is_ready_stops(
@@ -129,7 +105,7 @@ async def test_a_service_listens_in_place_of_another_one_once_it_is_ready(
 ) -> None:
     parts = Parts(monkeypatch)
     await parts.serve(tmp_path, replaces=lambda: alive)
-    assert parts.opened[:3] == [("learner", 1), ("port", 3), ("ready", 3)]
+    assert parts.opened[:3] == [("learner", 0), ("port", 3), ("ready", 3)]
     assert parts.bound == [alive]
 
 
@@ -142,7 +118,7 @@ async def test_a_service_that_waits_for_its_log_stops_when_it_is_told(
         signal.raise_signal(signal.SIGTERM)
         waiting.wait()
 
-    monkeypatch.setattr(single_process, "open_parts", wait_for_the_log)
+    monkeypatch.setattr(single_process, "open_service", wait_for_the_log)
     async with asyncio.timeout(10):
         await parts.serve(tmp_path)
     assert parts.opened == [("port", 0)]
@@ -212,45 +188,6 @@ async def test_requests_finish_before_the_service_ends(
         assert (await asked).json() == "whole"
     async with asyncio.timeout(10):
         await serving
-
-
-def test_the_pause_of_a_part_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Part, "opened", 0)
-    now, tried_at = [0.0], list[float]()
-
-    def make() -> Part:
-        tried_at.append(now[0])
-        return Part(fails=True)
-
-    part = Reopened("what runs jobs", make, lambda: now[0])
-    while len(tried_at) < 9:
-        part.check()
-        now[0] += 0.5
-    pauses = [after - before for before, after in pairwise(tried_at)]
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
-
-
-def test_the_pause_is_short_again_after_a_minute_without_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    now, parts = [0.0], list[Part]()
-
-    def make() -> Part:
-        parts.append(Part())
-        return parts[-1]
-
-    part = Reopened("the learner", make, lambda: now[0])
-
-    def fail_after(seconds: float) -> str:
-        caplog.clear()
-        part.check()
-        now[0] += seconds
-        part.check()
-        parts[-1].well = False
-        part.check()
-        now[0] += LONGEST_PAUSE_S
-        return caplog.text.partition(" in ")[2].partition("\n")[0]
-
-    pauses = [fail_after(seconds) for seconds in (1.0, 1.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S + 0.1, 1.0)]
-    assert pauses == ["1 s", "2 s", "4 s", "1 s", "2 s"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Candidates: what is published beside a learner is what a learner of that recipe would have published."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from armwise.agent.config import AppConfig
-from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.hosts.learner import Learning
 from armwise.agent.learning.learner import Learner, publish_candidate
 from armwise.agent.learning.rebuild import rebuild, verify_states
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.learning.restore import restore_policy
 from armwise.agent.policies import PolicyError, PolicySpec
+from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import RebuiltError
 from armwise.feedback.events import LABELS, Decision, Execution, Feedback
 from armwise.feedback.log import Store
@@ -234,30 +236,28 @@ def test_a_rebuild_follows_a_wrong_promoted_version(store: Store, config: AppCon
     assert verify_states(store, config, lambda *_: None).sound
 
 
-def test_a_learner_host_follows_a_promotion_and_the_way_back(
-    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
+def test_a_learner_host_follows_a_promotion_and_the_way_back(store: Store, config: AppConfig) -> None:
     configured, other = Recipe.from_config(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
     label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
-    host = LearnerHost(config)
-    request.addfinalizer(host._store.close)  # noqa: SLF001
-    first = host._learner()  # noqa: SLF001
-    assert first.recipe == configured
-    assert host._learner(first) is first  # noqa: SLF001
+    learning = Learning(store, config, SteadyClock())
+
+    def learn(recipe: Recipe) -> Version:
+        learning.run(threading.Event())
+        newest = versions.latest(store, recipe.digest)
+        assert newest is not None
+        return newest
+
+    first = learn(configured)
+    assert (first.parent, first.examples_seq) == (ours.version, 22)
+    assert learn(configured) == first
     promoted(store, config, candidate)
-    second = host._learner(first)  # noqa: SLF001
-    assert second.recipe == other
-    assert host._learner(second) is second  # noqa: SLF001
-    following = second.step()
-    assert following is not None
+    following = learn(other)
     assert (following.parent, following.examples_seq) == (candidate.version, 22)
+    assert versions.latest(store, configured.digest) == first
+    label_turns.insert(store, [label(number, run=2) for number in range(200, 203)])
     promoted(store, config, ours)
-    third = host._learner(second)  # noqa: SLF001
-    assert third.recipe == configured
-    caught_up = third.step()
-    assert caught_up is not None
-    assert (caught_up.parent, caught_up.examples_seq) == (ours.version, 22)
+    caught_up = learn(configured)
+    assert (caught_up.parent, caught_up.examples_seq) == (first.version, 25)

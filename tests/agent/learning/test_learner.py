@@ -3,8 +3,6 @@
 import json
 import logging
 import pickle
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,19 +13,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from armwise.agent.config import parse
-from armwise.agent.hosts.learner import LearnerHost
-from armwise.agent.learning import learner as agent_learner
-from armwise.agent.learning.learner import Learner, LearnerThread
+from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import Policy, PolicySpec, build_policy
 from armwise.agent.policies.serialization import seal
 from armwise.feedback.errors import (
-    BehindError,
-    ClockError,
-    LogGapError,
-    LogUnavailableError,
-    RebuiltError,
     SupersededError,
 )
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
@@ -38,7 +28,6 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, read_learned_examples, take_epoch
 from armwise.feedback.training_log import lag as training_log_lag
 from tests.agent.attacks import Command
-from tests.agent.fakes import CONFIG
 
 ARMS = ("none", "bm25", "dense")
 EXACT = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --epsilon 0.05 -q sa"})
@@ -423,183 +412,6 @@ def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
     ]
     assert learner.step().digest == version.digest  # type: ignore[union-attr]
     assert again == list(range(15, 29))
-
-
-# -- the thread -----------------------------------------------------------------------------------------
-
-
-class Scripted:
-    """A learner whose steps end as told; the one after the last says so and does nothing."""
-
-    def __init__(self, *ends: Exception | None, behind: bool = False) -> None:
-        self.ends = list(ends)
-        self.behind = behind
-        self.steps = 0
-        self.made = 0
-        self.done = threading.Event()
-
-    def make(self, running: Learner | None) -> Learner:
-        if running is not None:
-            return running
-        self.made += 1
-        self._end()
-        return self  # type: ignore[return-value]
-
-    def step(self) -> None:
-        self.steps += 1
-        self._end()
-
-    def _end(self) -> None:
-        if not self.ends:
-            self.done.set()
-        elif (end := self.ends.pop(0)) is not None:
-            raise end
-
-
-def test_the_thread_learns_until_it_is_stopped(a_store: MakeStore) -> None:
-    store = a_store("log")
-    seen = threading.Event()
-
-    def make(running: Learner | None) -> Learner:
-        if running is not None:
-            return running
-        learner = a_learner(store)
-        step = learner.step
-
-        def watched() -> Version | None:
-            version = step()
-            if version is not None and version.examples_seq == 5:
-                seen.set()
-            return version
-
-        learner.step = watched  # type: ignore[method-assign]
-        return learner
-
-    thread = LearnerThread(make, interval_s=0.001)
-    for number in range(5):
-        store.append(facts(number))
-    assert seen.wait(30)
-    thread.check()
-    thread.stop()
-    thread.check()
-
-
-@pytest.mark.parametrize("kind", [LogUnavailableError, BehindError])
-def test_the_thread_outlives_a_log_that_is_away(
-    kind: type[Exception],
-) -> None:
-    away = kind("not yet")
-    script = Scripted(away, away, None, None, away, None)
-    thread = LearnerThread(script.make, interval_s=0.001)
-    assert script.done.wait(30)
-    thread.check()
-    thread.stop()
-    assert script.made == 4, "once after each time that the log was away: its policy may be ahead of it"
-
-
-def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert agent_learner.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
-    monkeypatch.setattr("armwise.agent.learning.learner.MAX_PAUSE_S", 0.004)
-    away = LogUnavailableError("the disk is full")
-    script = Scripted(*[away] * 4, None, None, away, None)
-    thread = LearnerThread(script.make, interval_s=0.001)
-    assert script.done.wait(30)
-    thread.stop()
-    waited = [record.getMessage().split(" s ")[0] for record in caplog.records]
-    assert waited == [f"the learner waits {pause}" for pause in ("0.001", "0.002", "0.004", "0.004", "0.002")]
-
-
-def test_the_thread_makes_no_step_after_a_pause_while_nothing_is_due() -> None:
-    script = Scripted(None, None, None)
-    answers = iter([False, False, True, False])
-    looked = threading.Event()
-
-    def is_due() -> bool:
-        answer = next(answers, None)
-        if answer is None:
-            looked.set()
-        return bool(answer)
-
-    thread = LearnerThread(script.make, interval_s=0.001, is_due=is_due)
-    assert looked.wait(30)
-    thread.stop()
-    thread.check()
-    assert (script.made, script.steps) == (1, 2), "the first, and one when it was due"
-
-
-def test_the_thread_makes_no_pause_while_the_learner_is_behind() -> None:
-    script = Scripted(None, None, None, None, behind=True)
-    thread = LearnerThread(script.make, interval_s=3600.0)
-    assert script.done.wait(30)
-    thread.stop()
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [KeyError("a bug"), LogGapError("the log continues at 7 after 5"), RebuiltError("epoch 1 ended")],
-    ids=["bug", "gap", "rebuilt"],
-)
-def test_the_thread_stops_for_what_it_cannot_mend_and_tells_it_when_asked(failure: Exception) -> None:
-    script = Scripted(None, None, failure)
-    thread = LearnerThread(script.make, interval_s=0.001)
-    thread._thread.join(30)  # noqa: SLF001 - it ends by itself, and nothing public waits for that
-    with pytest.raises(type(failure), match=str(failure.args[0])):
-        thread.check()
-    assert script.steps == 2
-
-
-def test_a_superseded_thread_ends_and_stays_healthy_so_that_nobody_starts_it_again() -> None:
-    script = Scripted(None, None, SupersededError("epoch 1 was superseded"))
-    thread = LearnerThread(script.make, interval_s=0.001)
-    thread._thread.join(30)  # noqa: SLF001
-    assert not thread._thread.is_alive()  # noqa: SLF001
-    thread.check()
-    assert thread.superseded
-    assert (script.made, script.steps) == (1, 2)
-
-
-def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeStore, tmp_path: Path) -> None:
-    store = a_store("log")
-    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
-    host = LearnerHost(config)
-    host._learner().step()  # noqa: SLF001 - as its thread does, at the start and after the log was away
-    newer = take_epoch(store, "a replacement", NOW)
-    with pytest.raises(SupersededError, match=f"superseded by epoch {newer}"):
-        host._learner().step()  # noqa: SLF001
-    host._thread._thread.join(30)  # noqa: SLF001
-    host.check_health()
-    host._store.close()  # noqa: SLF001
-
-
-def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
-    a_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.feedback.training_log.lag.ABANDONED_S", 0.0)
-    store = a_store("log")
-    host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
-    host._learner().step()  # noqa: SLF001
-    epoch = take_epoch(store, "a trial that ended at once", NOW)
-    host._thread._thread.join(30)  # noqa: SLF001
-    host.check_health()
-    store.append(facts(0))
-    host.check_health()
-    with pytest.raises(
-        SupersededError, match=f"3 facts are waiting for epoch {epoch} of a trial that ended at once"
-    ):
-        host.check_health()
-    host._store.close()  # noqa: SLF001
-
-
-def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> None:
-    host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
-    host.check_health()
-    host._clock._wall = lambda: time.time() + 3600.0  # noqa: SLF001
-    with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
-        host.check_health()
-    host._thread.stop()  # noqa: SLF001
-    host._store.close()  # noqa: SLF001
 
 
 def test_values_are_kept_at_their_limits(a_store: MakeStore, caplog: pytest.LogCaptureFixture) -> None:

@@ -56,7 +56,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* The names that `deployments` can have: those of agent/app.py. */ -}}
 {{- define "armwise.deploymentNames" -}}
-{{- $names := list "Ingress" "Learner" "Jobs" "Arms" -}}
+{{- $names := list "Ingress" "Learner" "Arms" -}}
 {{- $hosted := list "embedded" "vllm" -}}
 {{- if has (dig "engine" "embedded" (default dict .llm)) $hosted -}}{{- $names = append $names "Generator" -}}{{- end -}}
 {{- range $name, $model := default dict .llms -}}
