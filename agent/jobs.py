@@ -273,16 +273,13 @@ def plan_run(
         plans.append(Planned(last.alive_at, runs.Trigger.RESUMED))
     if retry_at is not None:
         plans.append(Planned(retry_at, runs.Trigger.RESUMED))
-    if spec.on_alarm and alarm is not None:
+    if alarm is not None:
         failed = None if last is None or last.status in runs.ENDED else last
         again = alarm.at if failed is None else failed.started_at + RETRY_S
         plans.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
     if spec.after_rated is not None and rated >= spec.after_rated:
         at = since if last is None else last.alive_at + (RETRY_S if last.status in FAILED else 0.0)
         plans.append(Planned(at, runs.Trigger.RATED))
-    if spec.every is not None:
-        at = since if last is None else last.started_at + warm_start.read_positive_seconds(spec.every)
-        plans.append(Planned(at, runs.Trigger.SCHEDULE))
     if spec.cron is not None:
         at = warm_start.compute_next(spec.cron, since if last is None else last.started_at)
         plans.append(Planned(at, runs.Trigger.SCHEDULE))

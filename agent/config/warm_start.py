@@ -4,21 +4,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import PRIOR_MEASURE, RouterSpec, Stage, Utility, build_router
 from armwise.arms.base import check_name
-from armwise.arms.llm import prompts
 from armwise.arms.relative_paths import LocalPath
-from armwise.feedback.reward import RewardRule, read_seconds
+from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import logged_labels
 from armwise.number import Number
 
@@ -44,45 +36,17 @@ def compute_next(cron: str, after: float) -> float:
 QUESTION_LINE = '{"id": "q1", "question": "...", "answers": ["..."], "gold_ids": ["..."], "dataset": "..."}'
 """A line of a file of questions."""
 
-MIN_INTERVAL_S = 60.0
-"""Shortest interval between two runs."""
-
-
-def read_positive_seconds(duration: str) -> float:
-    """Return the seconds of an ISO 8601 duration above 0. Raises ValueError.
-
-    >>> read_positive_seconds("PT6H"), read_positive_seconds("P7D")
-    (21600.0, 604800.0)
-    """
-    seconds = read_seconds(duration, "duration", "PT6H")
-    if seconds <= 0.0:
-        raise ValueError(f"{duration!r} is not above 0: a duration such as PT6H was expected")
-    return seconds
-
-
-def _check_age(within: str) -> str:
-    read_positive_seconds(within)
-    return within
-
-
-Age = Annotated[str, AfterValidator(_check_age)]
-"""Greatest age of what a source reads, as an ISO 8601 duration above 0."""
-
 
 class Schedule(BaseModel):
     """When warm starts run without a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: str | None = Field(
-        default=None,
-        description="Time from the start of one run to the start of the next, at least `PT1M` (one minute).",
-    )
     cron: str | None = Field(
         default=None,
         description=(
-            "Times of the runs as a cron line in UTC, instead of `every`. For example, `0 3 * * *` means "
-            "daily at 3:00."
+            "Times of the runs as a cron line in UTC. For example, `0 3 * * *` means daily at 3:00, and "
+            "`0 */6 * * *` every six hours."
         ),
     )
     after_rated: int | None = Field(
@@ -90,14 +54,6 @@ class Schedule(BaseModel):
         ge=1,
         description="Number of newly rated decisions that starts a run.",
     )
-    on_alarm: bool = Field(default=True, description="Whether each drift alarm starts a run.")
-
-    @field_validator("every")
-    @classmethod
-    def _check_interval(cls, every: str | None) -> str | None:
-        if every is not None and read_positive_seconds(every) < MIN_INTERVAL_S:
-            raise ValueError(f"every {every} is too often: PT1M or more was expected")
-        return every
 
     @field_validator("cron")
     @classmethod
@@ -105,12 +61,6 @@ class Schedule(BaseModel):
         if cron is not None:
             compute_next(cron, 0.0)
         return cron
-
-    @model_validator(mode="after")
-    def _check_exclusive(self) -> "Schedule":
-        if self.every is not None and self.cron is not None:
-            raise ValueError(f"every {self.every} and cron {self.cron!r} are two schedules: give one of them")
-        return self
 
 
 Metrics = Annotated[
@@ -151,7 +101,6 @@ class QuestionsSource(BaseModel):
             "generate answers, and Armwise scores them as `armwise lab label` does."
         ),
     )
-    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
     limit: int | None = Field(
         default=None, ge=1, description="Number of questions to take, after shuffling. Null takes all."
     )
@@ -191,7 +140,6 @@ class JudgeSource(BaseModel):
     questions: int = Field(
         default=50, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
     )
-    within: Age = Field(default="P7D", description="Maximum age of a question.")
 
 
 class HindsightSource(BaseModel):
@@ -204,13 +152,8 @@ class HindsightSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["hindsight"] = Field(description="Kind of the source.")
-    metric: str = Field(description="Declared metric that confirms an answer.")
-    above: Number = Field(
-        default=0.5,
-        description=(
-            "Threshold of the metric. A larger value confirms the answer. If the metric is minimised, a "
-            "smaller value does."
-        ),
+    metric: str = Field(
+        description="Declared metric that confirms an answer, by a value in the better half of its range."
     )
     measure: str = Field(
         default="contains",
@@ -219,10 +162,6 @@ class HindsightSource(BaseModel):
             "another source uses the same name, a portfolio and a router learn from both."
         ),
     )
-    questions: int = Field(
-        default=200, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
-    )
-    within: Age = Field(default="P7D", description="Maximum age of a question.")
 
 
 class FeedbackSource(BaseModel):

@@ -506,10 +506,10 @@ class Replica:
         raised, drift, join = None, self.config.drift, self.config.reward.join
         if drift is not None:
             alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
-            self.versions.alarms, until = alarms, alarms.find_raised_end(drift)
+            self.versions.alarms, until = alarms, alarms.raised_until
             self.alarm_at = None if alarms.newest is None else alarms.newest.at
             if until is not None and self.clock() < until:
-                raised = Exploration(drift.exploration, drift.floor)
+                raised = Exploration(drift.exploration)
         self.raised = raised
 
     async def replace_arms(self, names: Collection[str]) -> None:

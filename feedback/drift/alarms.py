@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.drift.monitor import Change, DriftSpec, Monitor, find_start
+from armwise.feedback.drift.monitor import RAISED_S, Change, Monitor, find_start
 from armwise.feedback.events import Example
 from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
@@ -66,9 +66,10 @@ class Alarms:
     newest: Alarm | None = None
     warm_start_open: bool = False
 
-    def find_raised_end(self, spec: DriftSpec) -> float | None:
-        """Return the end of the raised floor, seconds since the epoch; None: there was no alarm."""
-        return None if self.newest is None else self.newest.at + spec.raised_s
+    @property
+    def raised_until(self) -> float | None:
+        """The end of the raised exploration, seconds since the epoch; None: there was no alarm."""
+        return None if self.newest is None else self.newest.at + RAISED_S
 
 
 def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | None = None) -> int:

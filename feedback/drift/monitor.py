@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.feedback.events import LABELS, Example
-from armwise.feedback.reward import RewardRule, read_seconds
+from armwise.feedback.reward import RewardRule
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -48,8 +48,12 @@ def build_detector() -> "ADWIN":
     return ADWIN(delta=DELTA, clock=CLOCK, grace_period=GRACE)  # type: ignore[no-untyped-call]  # it has no types
 
 
+RAISED_S = 3600.0
+"""Seconds for which an alarm raises exploration."""
+
+
 class DriftSpec(BaseModel):
-    """How a drift alarm raises exploration."""
+    """How a drift alarm raises exploration, for one hour."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,24 +63,6 @@ class DriftSpec(BaseModel):
         lt=1,
         description="Share of the traffic that is spread evenly over all eligible arms after an alarm.",
     )
-    floor: Number | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Minimum probability of each eligible arm after an alarm, instead of `exploration`.",
-    )
-    raised_for: str = Field(default="PT1H", description="How long an alarm raises exploration.")
-
-    @model_validator(mode="after")
-    def _sound(self) -> "DriftSpec":
-        if self.raised_s <= 0:
-            raise ValueError(f"raised_for {self.raised_for!r} must be longer than zero")
-        return self
-
-    @property
-    def raised_s(self) -> float:
-        """Seconds for which an alarm raises exploration."""
-        return read_seconds(self.raised_for, "raised_for", "PT1H")
 
 
 @dataclass(frozen=True, slots=True)

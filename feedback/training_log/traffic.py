@@ -112,7 +112,7 @@ def draw_in_turns(asked: Mapping[str, Caller], n: int, secret: str) -> list[str]
 
 
 def find_confirmed_since(
-    store: Store, join: str, metric: str, least: float, most: float, since: float
+    store: Store, join: str, metric: str, confirms: Callable[[float], bool], since: float
 ) -> dict[str, str]:
     """Return the newest answer that feedback confirmed to each question of the traffic since a time.
 
@@ -120,8 +120,7 @@ def find_confirmed_since(
         store: The log.
         join: Digest of the rule by which it is joined.
         metric: Metric whose values confirm an answer.
-        least: Value above which a value confirms.
-        most: Value below which a value confirms.
+        confirms: Whether a value confirms it.
         since: Seconds since the epoch, UTC.
     """
     e, x = t.executions.c, t.examples.c
@@ -141,7 +140,7 @@ def find_confirmed_since(
     return {
         question or "": answer
         for question, answer, value in answers
-        if value is not None and least < value < most and answer and answer.strip()
+        if value is not None and confirms(value) and answer and answer.strip()
     }
 
 

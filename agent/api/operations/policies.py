@@ -39,7 +39,7 @@ from armwise.agent.replies import (
     construct,
 )
 from armwise.agent.serving import Replica
-from armwise.feedback.drift import Alarms, DriftSpec
+from armwise.feedback.drift import Alarms
 from armwise.feedback.errors import ChangedMeanwhileError, QueueFullError
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, keys, promotions
 from armwise.feedback.registry import versions as registry_versions
@@ -154,10 +154,7 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
         drift=None
         if config.drift is None
         else _drift(
-            config.drift,
-            replica.versions.alarms,
-            replica.compute_floor(n_arms),
-            raised=replica.raised is not None,
+            replica.versions.alarms, replica.compute_floor(n_arms), raised=replica.raised is not None
         ),
         reward=config.reward,
         router=None
@@ -188,7 +185,7 @@ def _summary(version: Version) -> dict[str, Any]:
     return {name: getattr(version, name) for name in _NO_VERSION}
 
 
-def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> DriftState:
+def _drift(alarms: Alarms, floor: float, *, raised: bool) -> DriftState:
     """Return the alarms, how they raise the floor, and whether they request a warm start."""
     last = alarms.newest
     return construct(
@@ -207,7 +204,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
             rater=last.rater and last.rater.rpartition(keys.SEPARATOR)[2],  # without its project
         ),
         floor=floor,
-        until=alarms.find_raised_end(spec) if raised else None,
+        until=alarms.raised_until if raised else None,
         warm_start_open=alarms.warm_start_open,
     )
 

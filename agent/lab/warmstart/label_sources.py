@@ -58,6 +58,11 @@ GROWTH = 1.1
 TIMED = 4
 """Searches by which each arm is timed, if seconds have a price."""
 
+SAMPLED_S = 7 * 86400.0
+"""Greatest age of the questions of the traffic that a run samples."""
+
+CONFIRMED = 200
+"""Most questions with a confirmed answer in a sample."""
 
 Sampled = warm_start.JudgeSource | warm_start.HindsightSource
 """Sources that take each question of the traffic once."""
@@ -144,7 +149,7 @@ class LabelSources:
                 case warm_start.SyntheticSource():
                     lots.append(self._synthetic(name, source, setup))
                 case warm_start.JudgeSource():
-                    recent = traffic.list_asked_since(self._store, self._since(source))
+                    recent = traffic.list_asked_since(self._store, self._since)
                     lots += self._collect_samples(name, source, setup, dict.fromkeys(recent, ""))
                 case warm_start.HindsightSource() if self._proposes:
                     lots += self._collect_samples(name, source, setup, self._read_confirmed(source))
@@ -231,17 +236,16 @@ class LabelSources:
         """Whether the labels are used for a portfolio or a router."""
         return self._spec.portfolio is not None or self._spec.router is not None
 
-    def _since(self, source: Sampled) -> float:
-        return self._clock() - warm_start.read_positive_seconds(source.within)
+    @property
+    def _since(self) -> float:
+        return self._clock() - SAMPLED_S
 
     def _read_confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
         """Return the answers that feedback confirmed, by question."""
-        rule, above = self._config.reward, source.above
-        least, most = (
-            (above, math.inf) if rule.metric(source.metric).optimize == "max" else (-math.inf, above)
-        )
+        rule = self._config.reward
+        metric = rule.metric(source.metric)
         confirmed = traffic.find_confirmed_since(
-            self._store, rule.join, source.metric, least, most, self._since(source)
+            self._store, rule.join, source.metric, lambda value: metric.scale(value) > 0.5, self._since
         )
         return {question: quoting.without_source(answer) for question, answer in confirmed.items()}
 
@@ -269,11 +273,12 @@ class LabelSources:
             if find_sample(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
         sampled_texts = {text for file in taken for text in _read_questions(file)}
-        callers = traffic.list_asked_since(self._store, self._since(source))
+        callers = traffic.list_asked_since(self._store, self._since)
         fresh = {text: callers.get(text, ("", "")) for text in recent if text not in sampled_texts}
         if not fresh:
             return before
-        drawn = traffic.draw_in_turns(fresh, source.questions, self._store.draw_secret.secret)
+        most = source.questions if isinstance(source, warm_start.JudgeSource) else CONFIRMED
+        drawn = traffic.draw_in_turns(fresh, most, self._store.draw_secret.secret)
         chosen = {text: recent[text] for text in drawn}
         return [*before, self._sample(name, source, metrics, setup, chosen)]
 
@@ -307,7 +312,6 @@ class LabelSources:
             config=self._config,
             queries=source.path,
             output=lot.path,
-            form=source.form,
             measures=tuple(name for name in MEASURES if name in self._spec.scores),
             limit=source.limit,
             workers=1,

@@ -412,7 +412,8 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
 
 
 def test_a_host_polls_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = {"every": "PT1H", "sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
+    sources = {"users": {"kind": "feedback"}}
+    spec = {"cron": "0 * * * *", "sources": sources, "portfolio": {"measure": "thumb"}}
     polled = Counter[str]()
     often = threading.Event()
     tasks = {"Learning", "Evaluations", "WarmStarts", "AutomaticCanaries"}

@@ -28,7 +28,7 @@ from tests.agent.fakes import CONFIG, Service
 from tests.agent.lab.warmstart.test_insert_labels import outcomes_file, warmed
 
 NOW = 1_800_000_000.0
-RAISED = {"floor": 0.2, "raised_for": "PT10M"}
+RAISED = {"exploration": 0.75}
 SURE = {"kind": "fixed", "params": {"arm": "dense"}}
 
 
@@ -83,19 +83,19 @@ async def shown(service: Service) -> Any:
 async def test_an_alarm_raises_the_floor_and_the_log_says_so_until_its_time_is_over(service: Service) -> None:
     assert await floor_of_a_turn(service) == 0.01
     alarm(service, NOW)
-    assert await floor_of_a_turn(service) == 0.2
+    assert await floor_of_a_turn(service) == 0.25
     at(service, NOW + 599)
-    assert await floor_of_a_turn(service) == 0.2
-    at(service, NOW + 600)
+    assert await floor_of_a_turn(service) == 0.25
+    at(service, NOW + 3600)
     assert await floor_of_a_turn(service) == 0.01
 
 
 async def test_a_second_alarm_starts_the_time_anew(service: Service) -> None:
     alarm(service, NOW)
     alarm(service, NOW + 300, seq=2)
-    at(service, NOW + 899)
-    assert await floor_of_a_turn(service) == 0.2
-    at(service, NOW + 900)
+    at(service, NOW + 3899)
+    assert await floor_of_a_turn(service) == 0.25
+    at(service, NOW + 3900)
     assert await floor_of_a_turn(service) == 0.01
 
 
@@ -113,16 +113,8 @@ async def test_an_alarm_of_another_training_log_raises_nothing(service: Service)
     assert (await shown(service))["alarms"] == 0
 
 
-async def test_a_raised_floor_is_never_above_an_equal_share(tmp_path: Path) -> None:
-    service = Service(tmp_path, policy=SURE, drift={"floor": 0.9})
-    async with service.running():
-        at(service, NOW)
-        alarm(service, NOW)
-        assert await floor_of_a_turn(service) == pytest.approx(1 / 3)
-
-
 async def test_a_floor_that_is_higher_anyhow_stays(tmp_path: Path) -> None:
-    service = Service(tmp_path, policy=SURE, floor=0.3, drift={"floor": 0.2})
+    service = Service(tmp_path, policy=SURE, floor=0.3, drift={"exploration": 0.5})
     async with service.running():
         at(service, NOW)
         alarm(service, NOW)
@@ -154,8 +146,8 @@ async def test_the_policy_tells_of_the_last_alarm(service: Service) -> None:
     assert await shown(service) == {
         "alarms": 2,
         "last": {**last, "example_seq": 2, "at": NOW, "rater": None},
-        "floor": 0.2,
-        "until": NOW + 600,
+        "floor": 0.25,
+        "until": NOW + 3600,
         "warm_start_open": True,
     }
     metrics = (await service.client.get("/metrics")).text

@@ -15,7 +15,6 @@ from armwise.feedback.drift.alarms import (
     read_alarms,
     record_warm_start,
 )
-from armwise.feedback.drift.monitor import DriftSpec
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.events import Decision, Execution, Feedback
 from armwise.feedback.log import Operation, Store, operations
@@ -132,10 +131,9 @@ def test_a_promoted_recipe_from_after_an_alarm_closes_it(store: Store, after: in
     assert read_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
 
 
-def test_an_alarm_raises_the_floor_for_as_long_as_it_is_set_to() -> None:
-    spec = DriftSpec(raised_for="PT10M")
-    assert Alarms().find_raised_end(spec) is None
-    assert Alarms(1, FALL, True).find_raised_end(spec) == 1600.0
+def test_an_alarm_raises_exploration_for_an_hour() -> None:
+    assert Alarms().raised_until is None
+    assert Alarms(1, FALL, True).raised_until == FALL.at + 3600.0
 
 
 @pytest.fixture

@@ -109,14 +109,14 @@ def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store
     assert label_ids(store, [], "another", after=seq) == {"of none"}
 
 
-def test_an_answer_counts_as_right_by_a_value_between_the_bounds(store: Store) -> None:
+def test_an_answer_counts_as_right_by_the_values_that_confirm_it(store: Store) -> None:
     def asked(name: str, number: float, answer: str | None, **fields: object) -> None:
         done = replace(execution(name), answer=answer)
         made = replace(about(name, name.split()[0]), **fields)  # type: ignore[arg-type]
         store.append([made, done, value(name, number=number)])
 
     def confirmed(metric: str = "right", since: float = 0.0, join: str = RULE.join) -> dict[str, str]:
-        return find_confirmed_since(store, join, metric, 0.25, 0.75, since)
+        return find_confirmed_since(store, join, metric, lambda value: 0.25 < value < 0.75, since)
 
     asked("low", 0.25, "yes"), asked("in", 0.5, "first"), asked("high", 0.75, "yes"), asked("no", 0.5, None)
     asked("blank", 0.5, " "), asked("in again", 0.625, "newest"), asked("in wrong", 1.0, "wrong")

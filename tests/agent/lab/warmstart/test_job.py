@@ -31,7 +31,7 @@ from tests.agent.evaluation.test_job import gone, until
 from tests.agent.fakes import Service
 from tests.agent.lab.warmstart.test_run import World, configured, outcomes_file
 
-EVERY_HOUR: dict[str, Any] = {"every": "PT1H"}
+EVERY_HOUR: dict[str, Any] = {"cron": "0 * * * *"}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class Clock:
     """Says the time that it is told."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = 3600.0
 
     def __call__(self) -> float:
         return self.now
@@ -86,7 +86,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def task(store: Store, config: AppConfig, children: Children, clock: Clock) -> WarmStarts:
-    return WarmStarts(store, config, 100.0, children, clock)
+    return WarmStarts(store, config, 3599.5, children, clock)
 
 
 def ours(config: AppConfig) -> str:
@@ -94,13 +94,13 @@ def ours(config: AppConfig) -> str:
 
 
 def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: Task) -> None:
-    assert not task.due(99.0)
-    assert task.due(101.0)
-    run = runs.claim(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 101.0)
-    assert not task.due(110.0), "it is under way"
-    runs.finish(store, run, runs.RunState.HELD, 120.0)
-    assert not task.due(3000.0)
-    assert task.due(101.0 + 3600.0)
+    assert not task.due(3599.0)
+    assert task.due(3601.0)
+    run = runs.claim(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 3601.0)
+    assert not task.due(3610.0), "it is under way"
+    runs.finish(store, run, runs.RunState.HELD, 3620.0)
+    assert not task.due(7100.0)
+    assert task.due(7200.0)
 
 
 def test_a_run_that_had_nothing_to_learn_is_done_again_when_the_service_starts(
@@ -108,32 +108,32 @@ def test_a_run_that_had_nothing_to_learn_is_done_again_when_the_service_starts(
 ) -> None:
     spec = config.warm_start.model_copy(update={"first": "promote"}) if config.warm_start else None
     config = config.model_copy(update={"warm_start": spec})
-    run = runs.claim(store, ours(config), runs.Trigger.FIRST, "here:1", 101.0)
+    run = runs.claim(store, ours(config), runs.Trigger.FIRST, "here:1", 3601.0)
     step = {"name": "router", "found": {runs.TOO_LITTLE: "all 3 arms did equally well"}}
-    runs.save_progress(store, run, 102.0, inputs={}, steps=[step])
-    runs.finish(store, run, runs.RunState.NOTHING_NEW, 103.0)
-    restarted = WarmStarts(store, config, 110.0, children, clock)
-    assert restarted.due(111.0)
+    runs.save_progress(store, run, 3602.0, inputs={}, steps=[step])
+    runs.finish(store, run, runs.RunState.NOTHING_NEW, 3603.0)
+    restarted = WarmStarts(store, config, 3610.0, children, clock)
+    assert restarted.due(3611.0)
     restarted.run(threading.Event())
     assert [run.trigger for run in runs.page(store, 5)] == [runs.Trigger.FIRST, runs.Trigger.FIRST]
-    assert not restarted.due(120.0), "once"
+    assert not restarted.due(3620.0), "once"
     monkeypatch.setenv(COLD, "1")
-    assert not WarmStarts(store, config, 110.0, children, clock).due(130.0)
+    assert not WarmStarts(store, config, 3610.0, children, clock).due(3630.0)
 
 
 def test_the_schedule_is_read_where_the_log_is_worth_it_and_once_a_second_at_most(
     store: Store, config: AppConfig, children: Children, clock: Clock
 ) -> None:
     worth = iter([False, True, True])
-    task = WarmStarts(store, config, 100.0, children, clock, lambda: next(worth))
-    assert [task.due(now) for now in (101.0, 101.0, 101.9, 102.0)] == [False, True, False, True]
+    task = WarmStarts(store, config, 3599.5, children, clock, lambda: next(worth))
+    assert [task.due(now) for now in (3601.0, 3601.0, 3601.9, 3602.0)] == [False, True, False, True]
 
 
 def test_runs_of_another_service_do_not_count(store: Store, task: WarmStarts, children: Children) -> None:
     runs.request(store, "theirs", 90.0)
-    assert not task.due(99.0)
-    theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 100.0)
-    assert task.due(101.0), "no run of ours was done yet"
+    assert not task.due(3599.0)
+    theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 3600.0)
+    assert task.due(3601.0), "no run of ours was done yet"
     task.run(threading.Event())
     assert children.begun == [], "but one is done at a time"
     assert [run.seq for run in runs.page(store, 5)] == [theirs.seq]
@@ -144,7 +144,7 @@ def test_first_runs_and_retries_are_awaited(store: Store, task: WarmStarts, chil
         task._trigger = trigger  # noqa: SLF001 - as `due` has found it
         task.run(threading.Event())
         (run,) = runs.page(store, 1)
-        runs.finish(store, run, runs.RunState.FAILED, 101.0)
+        runs.finish(store, run, runs.RunState.FAILED, 3601.0)
     assert children.awaited == [True, True, False, False]
 
 
@@ -154,9 +154,9 @@ def test_no_run_begins_while_a_first_start_builds_arms(
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     building = BuildingProgress(tmp_path)
     building("embedding passages", 1, 10)
-    assert not task.due(101.0)
+    assert not task.due(3601.0)
     building.end()
-    assert task.due(101.5)
+    assert task.due(3601.5)
 
 
 @pytest.mark.slow
@@ -178,27 +178,27 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     learner = Recipe.from_config(config)
     epoch = take_epoch(store, "test", 0.0)
     versions.publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
-    assert done(101.0, runs.RunState.HELD) is runs.Trigger.SCHEDULE
+    assert done(3601.0, runs.RunState.HELD) is runs.Trigger.SCHEDULE
     raise_alarms(store, epoch, [Alarm(learner.digest, "reward of a", "adwin", 0.8, 0.1, 5, 50.0)])
-    assert done(200.0, runs.RunState.HELD, alarm=5) is runs.Trigger.ALARM
-    assert not task.due(250.0)
-    runs.request(store, ours(config), 300.0)
-    assert done(301.0, runs.RunState.RUNNING, alarm=5) is runs.Trigger.REQUEST
-    assert not task.due(302.0 + jobs.LEASE_S / 2)
-    assert done(303.0 + jobs.LEASE_S, runs.RunState.HELD, alarm=5) is runs.Trigger.RESUMED
+    assert done(3700.0, runs.RunState.HELD, alarm=5) is runs.Trigger.ALARM
+    assert not task.due(3750.0)
+    runs.request(store, ours(config), 3800.0)
+    assert done(3801.0, runs.RunState.RUNNING, alarm=5) is runs.Trigger.REQUEST
+    assert not task.due(3802.0 + jobs.LEASE_S / 2)
+    assert done(3803.0 + jobs.LEASE_S, runs.RunState.HELD, alarm=5) is runs.Trigger.RESUMED
 
 
 def test_a_dead_child_leaves_a_failed_run(store: Store, task: WarmStarts, children: Children) -> None:
     children.status = 3
-    assert task.due(100.0)
+    assert task.due(3600.0)
     task.run(threading.Event())
     (run,) = runs.page(store, 5)
     assert (run.status, run.error) == (
         runs.RunState.FAILED,
         "its process ended with status 3: see its output",
     )
-    assert not task.due(110.0)
-    assert task.due(100.0 + 3600.0)
+    assert not task.due(3610.0)
+    assert task.due(7200.0)
 
 
 def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
@@ -207,14 +207,14 @@ def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     monkeypatch.setattr("armwise.agent.lab.warmstart.job.HEARTBEAT_S", 0.0)
     monkeypatch.setattr("armwise.agent.lab.warmstart.job.POLL_S", 0.005)
     children.script = "import sys; sys.stdin.read()"
-    assert task.due(100.0)
+    assert task.due(3600.0)
     thread = threading.Thread(target=task.run, args=(threading.Event(),))
     thread.start()
     until(lambda: bool(runs.page(store, 1)))
-    clock.now = 150.0
-    until(lambda: runs.page(store, 1)[0].alive_at == 150.0)
+    clock.now = 3650.0
+    until(lambda: runs.page(store, 1)[0].alive_at == 3650.0)
     lost = runs.page(store, 1)[0]
-    runs.claim(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + jobs.LEASE_S)
+    runs.claim(store, lost.configured, runs.Trigger.RESUMED, "there:1", 3651.0 + jobs.LEASE_S)
     thread.join(60)
     assert not thread.is_alive(), "a child whose run was taken for dead is ended"
 
@@ -323,7 +323,7 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     one = (await service.client.get("/v1/warm-starts/1")).json()
     assert (one["status"], one["inputs"], one["steps"]) == ("nothing_new", {"log": 3}, [step])
     listed = (await service.client.get("/v1/warm-starts")).json()
-    assert listed["next"] == {"at": pytest.approx(now + 3600.0), "trigger": "schedule"}
+    assert listed["next"] == {"at": (now // 3600 + 1) * 3600, "trigger": "schedule"}
     assert "steps" not in listed["warm_starts"][0]
 
 
@@ -341,7 +341,7 @@ async def test_without_a_configured_warm_start_none_can_be_asked_for(tmp_path: P
 def test_the_example_configuration_can_be_used() -> None:
     found = load(Path(__file__).parents[4] / "examples" / "warm_start.yaml")
     assert found.warm_start is not None
-    assert found.warm_start.every == "PT6H"
+    assert found.warm_start.cron == "0 */6 * * *"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from rich.console import Console
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import Labelling, Scoring
 from armwise.agent.lab.simulation import load_questions
+from armwise.agent.lab.warmstart import label_sources
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, find_sample
 from armwise.agent.lab.warmstart.labels import WarmStartError
 from armwise.agent.routers import TooLittleError
@@ -192,7 +193,7 @@ def test_what_was_judged_is_not_new_until_something_changes(world: World) -> Non
     ]
     found = [(change, lots_of(world.gathering(asked(world), before, **change))) for change in changes]
     fields: list[dict[str, Any]] = [
-        {"form": "reasoning"}, {"measure": "R@4"}, {"limit": 4}, {"metrics": {"right": "f1"}},
+        {"measure": "R@4"}, {"limit": 4}, {"metrics": {"right": "f1"}},
     ]  # fmt: skip
     found += [(change, lots_of(world.gathering(asked(world, **change), before))) for change in fields]
     exam(world.folder / "exam.jsonl", 6)
@@ -200,7 +201,7 @@ def test_what_was_judged_is_not_new_until_something_changes(world: World) -> Non
     for change, (lot,) in found:
         assert lot.new, change
         assert lot.path != same.path, change
-    assert len({lot.path for _, (lot,) in found}) == len(found) == 14
+    assert len({lot.path for _, (lot,) in found}) == len(found) == 13
 
 
 OUTCOMES = {"kind": "outcomes", "path": "labels", "metrics": {"right": "em"}}
@@ -334,10 +335,13 @@ def test_a_judge_is_asked_of_each_question_of_the_traffic_once(world: World) -> 
     assert texts(third) == {"question 7"}
 
 
-HINDSIGHT = {"confirmed": {"kind": "hindsight", "metric": "right", "questions": 3}}
+HINDSIGHT = {"confirmed": {"kind": "hindsight", "metric": "right"}}
 
 
-def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(world: World) -> None:
+def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_sources, "CONFIRMED", 3)
     for number in range(6):
         decision, execution, _ = turn(number, "dense")
         right = Feedback(f"f-{number}", decision.id, "right", float(number < 4), 1.0)
@@ -389,17 +393,20 @@ def test_a_quoted_answer_is_looked_for_without_its_source(world: World) -> None:
     assert asked.answers == ("River 1 meets the sea.",)
 
 
-def test_the_threshold_of_a_source_decides_which_values_confirm_an_answer(world: World) -> None:
-    for number, value in enumerate((0.0, 1.0)):
+def test_a_value_in_the_better_half_of_its_range_confirms_an_answer(world: World) -> None:
+    metrics = {"stars": {"range": [1, 5]}, "harm": {"range": [0, 4], "optimize": "min"}}
+    reward = {**CONFIG["reward"], "metrics": metrics}
+    for number, value in enumerate((1.0, 2.0, 3.0, 4.0)):
         decision, execution, _ = turn(number, "dense")
-        right = Feedback(f"f-{number}", decision.id, "right", value, 1.0)
-        world.store.append([decision, replace(execution, answer="an answer"), right])
-    join(world.store, world.config())
+        rated = [Feedback(f"{name}-{number}", decision.id, name, value, 1.0) for name in metrics]
+        world.store.append([decision, replace(execution, answer="an answer"), *rated])
+    join(world.store, world.config(reward=reward))
     confirmed = {}
-    for name, above in (("any", -0.5), ("right", 0.5)):
-        (lot,) = fetched(world.gathering({name: {**HINDSIGHT["confirmed"], "above": above}}))
+    for name in metrics:
+        source = {name: {"kind": "hindsight", "metric": name}}
+        (lot,) = fetched(world.gathering(source, reward=reward))
         confirmed[name] = texts(lot)
-    assert confirmed == {"any": {"question 0", "question 1"}, "right": {"question 1"}}
+    assert confirmed == {"stars": {"question 3"}, "harm": {"question 0"}}
 
 
 def test_earlier_labels_are_read_from_the_own_folder_alone(world: World, tmp_path: Path) -> None:
@@ -453,11 +460,11 @@ def test_a_sample_that_was_cut_short_is_taken_again_whatever_was_asked_since(wor
 
 def test_old_questions_and_labels_are_not_sampled(world: World) -> None:
     world.ask(1, 2)
-    recent = {"traffic": {**JUDGE["traffic"], "within": "PT1H"}}
-    config = world.config(warm_start={"sources": recent})
+    config = world.config(warm_start={"sources": JUDGE})
     assert config.warm_start is not None
-    later = LabelSources(config, config.warm_start, world.store, [], lambda: 4e9)
-    assert lots_of(later) == []
+    for age, sampled in ((6.9, 2), (7.1, 0)):
+        later = LabelSources(config, config.warm_start, world.store, [], lambda: 1.0 + age * 86400.0)  # noqa: B023
+        assert sum(len(lot.questions) for lot in lots_of(later)) == sampled
 
 
 def test_feedback_is_new_while_there_is_more_of_it(world: World) -> None:

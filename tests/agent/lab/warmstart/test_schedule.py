@@ -59,11 +59,12 @@ def test_without_a_schedule_and_an_alarm_nothing_comes_by_itself() -> None:
     assert plan_run(warm_start.Schedule(), run(), None, 0.0) is None
 
 
-def test_an_interval_runs_from_the_start_of_one_run_to_that_of_the_next() -> None:
-    spec = warm_start.Schedule(every="PT6H")
-    assert plan_run(spec, None, None, 500.0) == Planned(500.0, runs.Trigger.SCHEDULE)
+def test_the_next_run_follows_the_start_of_the_last_one_however_it_ended() -> None:
+    spec = warm_start.Schedule(cron="0 */6 * * *")
+    assert plan_run(spec, None, None, 500.0) == Planned(6 * 3600.0, runs.Trigger.SCHEDULE)
     for status in ENDS:
-        assert plan_run(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, runs.Trigger.SCHEDULE)
+        last = run(status, started_at=7 * 3600.0)
+        assert plan_run(spec, last, None, 500.0) == Planned(12 * 3600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_cron_line_is_read_in_utc_and_what_was_missed_is_made_up_for_once() -> None:
@@ -119,7 +120,6 @@ def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated()
         assert plan_run(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(
             2000.0, runs.Trigger.ALARM
         )
-    assert plan_run(warm_start.Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
 
 
 def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
@@ -156,25 +156,25 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
 
 
 def test_what_comes_first_is_next() -> None:
-    spec = warm_start.Schedule(every="PT1H")
+    spec = warm_start.Schedule(cron="0 * * * *")
     assert plan_run(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
-    assert plan_run(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, runs.Trigger.SCHEDULE)
+    assert plan_run(spec, run(), alarm(9000.0), 0.0) == Planned(3600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_request_is_due_at_once() -> None:
     asked = run(runs.RunState.ASKED, trigger=runs.Trigger.REQUEST)
-    assert plan_run(warm_start.Schedule(every="PT6H"), asked, None, 0.0) == Planned(
+    assert plan_run(warm_start.Schedule(cron="0 3 * * *"), asked, None, 0.0) == Planned(
         1000.0, runs.Trigger.REQUEST
     )
 
 
 @pytest.mark.parametrize("status", [runs.RunState.RUNNING, runs.RunState.ABANDONED])
 def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.RunState) -> None:
-    spec = warm_start.Schedule(every="P1D")
+    spec = warm_start.Schedule(cron="0 0 * * *")
     begun = 1100.0 + jobs.LEASE_S if status is runs.RunState.RUNNING else 1100.0
     assert plan_run(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
     again = run(status, trigger=runs.Trigger.RESUMED)
-    assert plan_run(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
+    assert plan_run(spec, again, None, 0.0) == Planned(86400.0, runs.Trigger.SCHEDULE)
     assert plan_run(warm_start.Schedule(), again, None, 0.0) is None
 
 
@@ -320,18 +320,18 @@ def test_a_failure_stands_until_a_run_ends_well(
 
 
 @given(
-    st.sampled_from([None, "PT1M", "PT6H"]),
+    st.sampled_from([None, "* * * * *", "0 */6 * * *"]),
     st.none() | times,
     times,
     st.floats(0.0, 1e6),
     st.sampled_from(runs.Trigger),
 )
 def test_nothing_is_due_while_a_worker_is_heard_of(
-    every: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: runs.Trigger
+    cron: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: runs.Trigger
 ) -> None:
     under_way = run(runs.RunState.RUNNING, started_at, started_at + took_s, trigger)
     seen = None if alarm_at is None else alarm(alarm_at)
-    found = plan_run(warm_start.Schedule(every=every), under_way, seen, started_at)
+    found = plan_run(warm_start.Schedule(cron=cron), under_way, seen, started_at)
     assert found is None or found.at >= under_way.alive_at + jobs.LEASE_S
 
 
@@ -339,7 +339,7 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
 def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
     status: runs.RunState, started_at: float, since: float
 ) -> None:
-    spec = warm_start.Schedule(every="PT1H")
+    spec = warm_start.Schedule(cron="0 * * * *")
     found = plan_run(spec, run(status, started_at), None, since)
     assert found is not None
     assert started_at < found.at <= started_at + 3600.0
@@ -349,23 +349,14 @@ def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"every": "6h"}, "duration '6h' is not an ISO 8601 duration such as PT6H"),
-        ({"every": "PT0S"}, "'PT0S' is not above 0"),
-        ({"every": "-PT6H"}, "is not above 0"),
-        ({"every": "PT59S"}, "every PT59S is too often: PT1M or more"),
         (
             {"cron": "0 25 * * *"},
             "'0 25 \\* \\* \\*' is not a cron line, such as `0 3 \\* \\* \\*`: Bad hour",
         ),
         ({"cron": "daily"}, "'daily' is not a cron line.*: Wrong number of fields"),
         ({"cron": "0 0 30 2 *"}, "is not a cron line.*: Bad day-of-month"),
-        ({"every": "PT6H", "cron": "0 3 * * *"}, "every PT6H and cron '0 3 \\* \\* \\*' are two schedules"),
     ],
 )
 def test_a_schedule_that_is_none_is_refused_and_the_error_names_it(given: dict[str, str], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         warm_start.Schedule.model_validate(given)
-
-
-def test_durations_are_those_of_iso_8601() -> None:
-    assert warm_start.read_positive_seconds("P1DT30M") == 88200.0
