@@ -11,15 +11,12 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import ray
 from ray import serve
 from ray.serve import Application, Deployment
-from ray.serve.context import _get_global_client
 
-from armwise.agent.checks import describe_owner, require_libraries
-from armwise.agent.config import AppConfig, ConfigError, parse_with_environment
+from armwise.agent.checks import require_libraries
+from armwise.agent.config import AppConfig, parse_with_environment
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.ingress import Ingress
 from armwise.agent.hosts.jobs import JobsHost
@@ -50,39 +47,13 @@ def build(args: dict[str, Any]) -> Application:
     the current folder, which is logged.
 
     Raises:
-        ConfigError: The settings are invalid, or another service has the port.
+        ConfigError: The settings are invalid.
     """
-    in_ray = ray.is_initialized()  # elsewhere, as in a test, what is asked of Ray would start another one
-    if in_ray and RUN_FOLDER not in os.environ:  # in a run folder, `armwise serve` has looked
-        _require_own_port()
     if (named := os.environ.get(CONFIG_FOLDER)) is not None:
         return assemble(parse_with_environment(args, folder=Path(named)).resolve_places())
     config = parse_with_environment(args).resolve_places()
     logger.warning("relative paths are in the current folder, %s; the home is %s", Path.cwd(), config.home)
-    if in_ray and os.environ.get("RAY_AUTH_MODE") == "token":  # which Ray's own message does not name
-        logger.warning(
-            "to deploy a changed file while requests are answered, run: RAY_AUTH_MODE=token "
-            "RAY_DASHBOARD_ADDRESS=http://%s serve deploy FILE",
-            ray._private.worker.get_dashboard_url(),  # type: ignore[no-untyped-call]  # noqa: SLF001
-        )
     return assemble(config)
-
-
-def _require_own_port() -> None:
-    """Check that no other Ray listens on the port of Ray Serve's proxy, which shares it without a word.
-
-    Raises:
-        ConfigError: Another one does.
-    """
-    client = _get_global_client(raise_if_no_controller_running=False)
-    if client is None:  # nothing is served yet
-        return
-    port, ours = client.http_config.port, f"--gcs-address={ray.get_runtime_context().gcs_address}"
-    if owner := describe_owner(port, client.http_config.host, ours):
-        raise ConfigError(
-            f"port {port} is taken{owner}. Each of the two services would get some of the requests: stop "
-            "one of them (Ctrl-C where it runs, or `serve shutdown`), or change http_options.port"
-        )
 
 
 def assemble(config: AppConfig) -> Application:
@@ -130,20 +101,14 @@ def assemble(config: AppConfig) -> Application:
 
 
 def metrics_folder() -> Path:
-    """Return a new folder for the counters of this service; remove those of services that have ended.
+    """Return an empty folder for the counters of this service.
 
     It is outside the home, which machines may share, because its files are named by process ids of a machine.
     """
-    if RUN_FOLDER in os.environ:  # the run folder is removed with its content
-        folder = Path(os.environ[RUN_FOLDER]) / "metrics"
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        folder = Path(tempfile.gettempdir()) / f"armwise-metrics-{uuid4().hex}"
-        for other in folder.parent.glob("armwise-metrics-*/"):
-            writers = {file.stem.rpartition("_")[2] for file in other.glob("*.db")}
-            ended = not any(Path("/proc", pid).exists() for pid in writers)
-            if ended and other.stat().st_uid == os.getuid():
-                shutil.rmtree(other, ignore_errors=True)
+    if RUN_FOLDER not in os.environ:
+        return Path(tempfile.mkdtemp(prefix="armwise-metrics-"))
+    folder = Path(os.environ[RUN_FOLDER]) / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     return folder
 

@@ -47,7 +47,7 @@ from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open
 from armwise.arms.extras import describe_missing, find_missing, find_version, install_command
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
-from armwise.arms.local_ray import cluster_place, cluster_problem
+from armwise.arms.local_ray import cluster_problem
 from armwise.arms.models import (
     AGAIN,
     Backbone,
@@ -642,7 +642,7 @@ def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def check_address(host: str, port: int) -> Iterator[Finding]:
-    """Yield whether the service can listen at an address, or already does; and if its cluster answers."""
+    """Yield whether the service can listen at an address, or already does; and a cluster that is gone."""
     if (problem := bind_problem(host, port)) is None:
         yield Finding(f"port {port} on {host} is free")
     elif _is_ours(host, port):
@@ -650,12 +650,9 @@ def check_address(host: str, port: int) -> Iterator[Finding]:
     else:
         remedy = "stop the program that uses it, or change http_options.port in the configuration"
         yield Finding(problem + describe_owner(port), remedy)
-    if cluster := os.environ.get("RAY_ADDRESS"):
-        if problem := cluster_problem(cluster):
-            remedy = "start one with `ray start --head`, or unset RAY_ADDRESS to let Armwise start its own"
-            yield Finding(problem, remedy)
-        elif cluster_place(cluster):
-            yield Finding(f"the Ray cluster at {cluster} (RAY_ADDRESS) answers")
+    if (cluster := os.environ.get("RAY_ADDRESS")) and (problem := cluster_problem(cluster)):
+        remedy = "start one with `ray start --head`, or unset RAY_ADDRESS to let Armwise start its own"
+        yield Finding(problem, remedy)
 
 
 def _is_ours(host: str, port: int) -> bool:
@@ -668,39 +665,16 @@ def _is_ours(host: str, port: int) -> bool:
         return False
 
 
-def describe_owner(port: int, host: str | None = None, ours: str | None = None) -> str:
-    """Return which process listens on a port, to append to a problem; empty if it is unknown.
-
-    Args:
-        port: The port.
-        host: Leave out processes that listen on other addresses than this one; None: leave out none.
-        ours: Leave out processes that have this word on their command line, or are below one that has it.
-    """
+def describe_owner(port: int) -> str:
+    """Return which process listens on a port, to append to a problem; empty if it is unknown."""
     try:
         for place in psutil.net_connections(kind="tcp"):
             if place.status == psutil.CONN_LISTEN and place.laddr.port == port and place.pid:
-                if host is not None and not _overlap(host, place.laddr.ip):
-                    continue
-                process = psutil.Process(place.pid)
-                if ours and any(ours in above.cmdline() for above in (process, *process.parents())):
-                    continue
-                name, by = process_name(process.cmdline()), ""
-                if name.startswith("ray::") and (starter := process.parents()[1].pid) != 1:
-                    by = f", in the Ray cluster that process {starter} started"
-                return f"; {name[:LONGEST_NAME]} (process {place.pid}{by}) is using it"
+                name = process_name(psutil.Process(place.pid).cmdline())
+                return f"; {name[:LONGEST_NAME]} (process {place.pid}) is using it"
     except (psutil.Error, OSError, IndexError):  # it has ended, or shows nothing of itself
         pass
     return ""
-
-
-def _overlap(host: str, other: str) -> bool:
-    """Return whether a connection to one address may reach a program that listens on another one.
-
-    >>> _overlap("127.0.0.1", "0.0.0.0"), _overlap("localhost", "192.0.2.1")
-    (True, False)
-    """
-    known = {*map(str, _addresses(host)), host}
-    return other in known or bool({"0.0.0.0", "::"} & {*known, other})  # nosec B104 - nothing is bound here
 
 
 # -- the log ----------------------------------------------------------------------------------------

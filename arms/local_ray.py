@@ -36,11 +36,8 @@ LONGEST_BASE = 107 - len(SOCKET)
 YOUNG_S = 60.0
 """Age of a folder in seconds up to which its process may still have to lock it."""
 
-ATTEMPTS = 3
-"""Attempts to start Ray on a busy machine: its node waits for a fixed half minute."""
-
-TIMED_OUT = "timed out during startup"
-"""Ray's message after that time."""
+ATTEMPTS, TIMED_OUT = 3, "timed out during startup"
+"""Attempts to start Ray, whose node waits for a fixed half minute, and what it says after that time."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -176,40 +173,22 @@ def start(folder: Path | None = None, **options: Any) -> None:
     # Where something has imported it before, it has read the environment already: read it again.
     Config.initialize("")
     ray_constants.ENABLE_RAY_CLUSTER = False
-    for attempt in range(1, ATTEMPTS + 1):
+    options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(folder / "ray")}
+    late = 0
+    while True:
         try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                _temp_dir=str(folder / "ray"),
-                job_config=job_config(),
-                **options,
-            )
+            ray.init(job_config=job_config(), **options)
         except Exception as error:  # Ray has no class of its own for this
-            _end_processes(folder)
+            late += 1
             if TIMED_OUT not in str(error):
                 raise
-            if attempt == ATTEMPTS:
+            if late == ATTEMPTS:
                 raise RayNotStartedError(
-                    f"Ray did not start in {ATTEMPTS} attempts of 30 s: this machine is too busy or "
-                    f"has too little memory (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors); "
-                    "try again when it is less busy"
+                    f"Ray did not start in {ATTEMPTS} attempts of 30 s: this machine is too busy or has too "
+                    "little memory; try again when it is less busy"
                 ) from None
         else:
             return
-
-
-def _end_processes(folder: Path) -> None:
-    """End the processes that a failed start has left."""
-    import psutil
-
-    left = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
-            if any(str(folder) in word for word in process.cmdline()):
-                process.kill()
-                left.append(process)
-    psutil.wait_procs(left, timeout=10.0)
 
 
 CLUSTER_S = 5.0
@@ -240,24 +219,17 @@ def connect(**options: Any) -> None:
 def cluster_problem(address: str) -> str | None:
     """Return why a cluster is unreachable; None: it accepts connections, or the address has no port.
 
+    Ray itself would look for it in silence for more than a minute.
+
     >>> cluster_problem("127.0.0.1:1")
     'no cluster answers at RAY_ADDRESS=127.0.0.1:1 (Connection refused)'
     >>> cluster_problem("auto")
     """
-    if (place := cluster_place(address)) is None:
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal():
         return None
     try:
-        socket.create_connection(place, CLUSTER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), CLUSTER_S).close()
     except (OSError, OverflowError) as error:
         return f"no cluster answers at RAY_ADDRESS={address} ({getattr(error, 'strerror', None) or error})"
     return None
-
-
-def cluster_place(address: str) -> tuple[str, int] | None:
-    """Return host and port of a cluster; None: RAY_ADDRESS lacks them, such as `auto`.
-
-    >>> cluster_place("ray://head.example:10001"), cluster_place("[::1]:6379"), cluster_place("auto")
-    (('head.example', 10001), ('::1', 6379), None)
-    """
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None

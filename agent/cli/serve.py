@@ -22,7 +22,7 @@ from armwise.agent.cli.serve_config import LaunchError, base_url, read_listening
 from armwise.agent.cli.served_home import mark_home
 from armwise.agent.process_limits import bind_problem
 from armwise.agent.run_folder import COLD, RUN_FOLDER, read_question
-from armwise.arms.local_ray import cluster_problem, private_folder
+from armwise.arms.local_ray import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,8 +158,6 @@ def _announce_cluster(*, cold: bool) -> None:
         if cold:
             os.environ[COLD] = "1"
         return
-    if problem := cluster_problem(cluster):
-        raise LaunchError(f"{problem}: unset RAY_ADDRESS to serve on this machine, or start it")
     if cold:
         raise LaunchError("--cold is for this machine: set `warm_start.first: hold` for a cluster")
     console.print(

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from ray.serve import Application
 
 from armwise.agent.app import build
 from armwise.agent.config import ConfigError
-from armwise.agent.run_folder import RUN_FOLDER
 from tests.agent.fakes import CONFIG
 from tests.arms.test_extras import run_without
 
@@ -70,59 +68,6 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Applicat
 
     look(build({**ARGS, "home": str(tmp_path / "home")}))
     return found
-
-
-class Cluster:
-    """Ray Serve whose proxy listens on a port, in a Ray at an address."""
-
-    def __init__(self, port: int, gcs_address: str) -> None:
-        self.http_config = SimpleNamespace(host="127.0.0.1", port=port)
-        self.gcs_address = gcs_address
-
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv(RUN_FOLDER, raising=False)
-        monkeypatch.setattr("armwise.agent.app._get_global_client", lambda **_: self)
-        monkeypatch.setattr("armwise.agent.app.ray.get_runtime_context", lambda: self)
-        monkeypatch.setattr("armwise.agent.app.ray.is_initialized", lambda: True)
-        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-
-
-def test_a_port_that_another_ray_shares_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    args = {**ARGS, "home": str(tmp_path / "home")}
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = (
-        "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1]); input()"
-    )
-    command = [sys.executable, "-uc", code, "--gcs-address=192.0.2.1:1"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as other:  # type: ignore[call-overload]
-        port = int(other.stdout.readline())
-        Cluster(port, "192.0.2.1:1").patch(monkeypatch)
-        build(args)  # a proxy of this Ray
-        Cluster(port, "192.0.2.1:12").patch(monkeypatch)
-        with pytest.raises(
-            ConfigError, match=rf"port {port} is taken; .* \(process {other.pid}\) is using it"
-        ):
-            build(args)
-        monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-        build(args)  # HAProxy listens, and `armwise serve` has looked
-        other.communicate("\n")
-    Cluster(port, "192.0.2.1:12").patch(monkeypatch)
-    build(args)
-
-
-@pytest.mark.parametrize(("mode", "in_ray"), [("token", True), ("token", False), ("disabled", True)])
-def test_a_ray_with_a_token_says_how_to_deploy_into_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str, in_ray: bool
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("armwise.agent.app.ray._private.worker.get_dashboard_url", lambda: "h:1")
-    monkeypatch.setattr("armwise.agent.app.ray.is_initialized", lambda: in_ray)
-    monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    monkeypatch.setattr("armwise.agent.app._require_own_port", lambda: None)
-    build({**ARGS, "home": str(tmp_path / "home")})
-    said = "run: RAY_AUTH_MODE=token RAY_DASHBOARD_ADDRESS=http://h:1 serve deploy FILE"
-    assert (said in caplog.text) is (mode == "token" and in_ray)
 
 
 def test_every_part_of_a_service_is_a_deployment_of_its_own(built: dict[str, Application]) -> None:

@@ -1,6 +1,5 @@
 """The folder of the counters belongs to one machine and one service."""
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -24,18 +23,10 @@ def test_the_folder_is_new_and_of_this_user_alone(temporary: Path) -> None:
     assert second.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_ended_services_left_is_removed_and_that_of_living_ones_stays() -> None:
-    living = metrics_folder()
-    (living / f"counter_{os.getpid()}.db").touch()
-    ended = metrics_folder()
-    (ended / "counter_999999999.db").touch()  # above the largest number of a process
-    metrics_folder()
-    assert not ended.exists()
-    assert living.exists()
-
-
 def test_behind_the_proxy_the_folder_is_that_of_the_run(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(temporary))
+    (metrics_folder() / "counter_1.db").touch()
     assert metrics_folder() == temporary / "metrics"
+    assert [*(temporary / "metrics").iterdir()] == [], "what was counted before is not counted again"

@@ -28,8 +28,7 @@ LATE = Exception(f"The current node {TIMED_OUT}. This could happen because of an
 
 
 @pytest.fixture(autouse=True)
-def _no_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_ray, "_end_processes", lambda _folder: None)
+def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 

@@ -274,33 +274,6 @@ def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pyte
     assert checks.describe_owner(8000) == f"; {'x' * 40} (process {own}) is using it"
 
 
-def test_our_own_listener_and_those_on_other_addresses_own_no_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port, word = listener.getsockname()[1], psutil.Process().cmdline()[-1]
-        found = f"(process {os.getpid()}) is using it"
-        for host in (None, "127.0.0.1", "localhost", "0.0.0.0"):
-            assert checks.describe_owner(port, host).endswith(found)
-        assert checks.describe_owner(port, "192.0.2.77") == ""
-        assert checks.describe_owner(port, "127.0.0.1", "no such word").endswith(found)
-        assert checks.describe_owner(port, "127.0.0.1", word) == ""
-        above = psutil.Process().parents()[0].cmdline()[-1]
-        assert checks.describe_owner(port, "127.0.0.1", above) == "", "a word of a process above it"
-    assert checks.describe_owner(port, "127.0.0.1") == ""
-
-
-def test_the_owner_of_a_port_of_ray_is_named_with_who_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = SimpleNamespace(status="LISTEN", laddr=SimpleNamespace(port=8000, ip="127.0.0.1"), pid=30)
-    monkeypatch.setattr(checks.psutil, "net_connections", lambda **_: [place])
-    above = [SimpleNamespace(pid=pid, cmdline=list) for pid in (20, 10, 1)]
-    proxy = SimpleNamespace(cmdline=lambda: ["ray::ProxyActor"], parents=lambda: above)
-    monkeypatch.setattr(checks.psutil, "Process", lambda _: proxy)
-    assert checks.describe_owner(8000) == (
-        "; ray::ProxyActor (process 30, in the Ray cluster that process 10 started) is using it"
-    )
-    above.pop(1)
-    assert checks.describe_owner(8000) == "; ray::ProxyActor (process 30) is using it", "by `ray start`"
-
-
 @pytest.mark.parametrize("refusal", [psutil.AccessDenied(1), PermissionError("/proc"), OSError("no /proc")])
 def test_where_a_user_may_not_look_nobody_is_named_as_the_owner_of_a_port(
     monkeypatch: pytest.MonkeyPatch, refusal: Exception
@@ -327,8 +300,7 @@ def test_a_free_port_is_fine_and_a_silent_cluster_is_not(monkeypatch: pytest.Mon
     assert f"no cluster answers at RAY_ADDRESS=127.0.0.1:{port}" in cluster.what
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
-        *_, cluster = checks.check_address("127.0.0.1", port)
-    assert cluster.level == "fine"
+        assert len(lines(checks.check_address("127.0.0.1", port))) == 1
     monkeypatch.setenv("RAY_ADDRESS", "cluster:")
     assert len(lines(checks.check_address("127.0.0.1", port))) == 1, "Ray itself says what is wrong with it"
 

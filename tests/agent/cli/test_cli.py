@@ -1028,7 +1028,6 @@ def test_a_configuration_is_served_by_one_process_where_it_is_asked_for(
     said(run("serve", "-c", config, *words), 0)
     assert began == [how]
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    monkeypatch.setattr("armwise.agent.cli.serve.cluster_problem", lambda _: None)
     if how != "replace":
         said(run("serve", "-c", config, *words), 0)
         assert began == [how, "ray"], "a cluster is not one process"
