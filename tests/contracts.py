@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.policies import Policy, PolicyError, compute_served_distribution, sampling
+from armwise.agent.policies import Policy, PolicyError, Step, compute_served_distribution, sampling
 from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.neural import NeuralGreedy
@@ -187,6 +187,36 @@ def an_exact_policy_resumes_where_it_was_saved(build: Build) -> None:
     assert teach(resumed, rows[25:]).save() == teach(kept, rows[25:]).save()
 
 
+def following_a_log_is_deciding_and_learning_one_step_after_the_other(build: Build) -> None:
+    """Arms and columns appear on the way; some steps only decide, or only learn, or decide under a budget."""
+    rng, rows = np.random.default_rng(33), history(build(), 150, seed=33)
+    rows += rows[:60]
+    steps = []
+    for i, (one, reward) in enumerate(rows):
+        arms = (*ARMS, "graph") if 40 <= i < 55 or i % 50 == 49 else ARMS
+        described = {arm: {**values, f"kind={i // 70}": 0.5} for arm, values in FEATURES.items()}
+        scored = {arm: {**values, "router": rng.random()} for arm, values in FEATURES.items()}
+        seen = replace(one.context, arms=(FEATURES, described, scored)[i // 70 % 3])
+        drawn = "graph" if i % 50 == 49 else one.drawn
+        share = (1.0 / len(arms),) * len(arms)
+        decision = replace(one, context=seen, arms=arms, probabilities=share, drawn=drawn)
+        able = 0.5 if 90 <= i < 120 else 1.0
+        asked = tuple(arm for arm in arms if rng.random() < able)
+        penalty = tuple(rng.random(len(asked)).tolist()) if 110 <= i < 140 else ()
+        steps.append(Step(decision, asked, 0.01, penalty, None if i % 7 == 5 else reward, 0.1))
+    in_turn, in_block = build(), build()
+    found = [*sampling.follow(in_block, steps[:100]), *sampling.follow(in_block, steps[100:])]
+    for step, p in zip(steps, found, strict=True):
+        decision, cost = step.decision, (step.cost,) if getattr(in_turn, "learns_costs", False) else ()
+        assert (p is None) is (not step.arms)
+        if p is not None:
+            asked = decision.context, step.arms, step.floor, step.penalty
+            expected = compute_served_distribution(in_turn, *asked)
+            np.testing.assert_allclose(p, expected, rtol=0.0, atol=1e-12)
+        if step.reward is not None:
+            in_turn.learn(decision, step.reward, *cost)
+
+
 def threads_see_what_one_thread_sees(build: Build) -> None:
     policy = teach(build(), history(build(), 20, seed=14))
     seen = contexts(40, seed=15)
@@ -208,6 +238,7 @@ CHECKS = (
     a_loaded_policy_is_the_saved_one,
     a_loaded_policy_learns_on_and_leaves_the_saved_one_alone,
     loading_leaves_the_loader_alone,
+    following_a_log_is_deciding_and_learning_one_step_after_the_other,
     threads_see_what_one_thread_sees,
 )
 """For every policy."""

@@ -6,9 +6,10 @@ distribution is its own business: scores of a router, a budget, the share of a c
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,13 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy, teach, train_on
+from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy, train_on
 from armwise.agent.policies import (
     POLICIES,
     Policy,
     PolicyError,
     PolicySpec,
-    compute_served_distribution,
+    Step,
     sampling,
 )
 from armwise.agent.routers import RouterError, Stage
@@ -236,23 +237,18 @@ class Candidate(ABC):
     share: float = 0.0
 
     @abstractmethod
-    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
-        """Return its distribution with the floor mixed in, shape (n_arms,).
+    def follow(
+        self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
+    ) -> Iterator[Floats | str]:
+        """Yield its distribution at each example, floor mixed in, shape (n_arms,), or why it is left out.
+
+        A candidate that learns learns each example before it decides the next one.
 
         Args:
-            decision: The logged decision.
-            arms: The eligible arms that it can draw, at least one.
-
-        Raises:
-            LeftOutError: It cannot be evaluated on this decision.
+            block: Examples in their order.
+            arms: The eligible arms that it can draw; none: it is not asked, and yields "".
+            rewards: What a learner learns from each; None: nothing.
         """
-
-    def learn(self, example: Example, reward: float | None) -> None:  # noqa: B027 - most do not learn
-        """Learn from an example, after deciding it; None: a learner would not learn it."""
-
-    def see(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return a block of examples with their contexts as it would have seen them."""
-        return block
 
     def notes(self) -> tuple[str, ...]:
         """Return remarks after the last example, a sentence each."""
@@ -285,58 +281,63 @@ class PolicyCandidate(Candidate):
     canary: int = 0
     router: str | None = None
     store: Store | None = None
-    _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
 
     @override
-    def see(self, block: Sequence[Example]) -> Sequence[Example]:
-        if self.store is None:
-            return block
-        return list(router_contexts.with_router(self.store, block, self.router))
+    def follow(
+        self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
+    ) -> Iterator[Floats | str]:
+        if self.store is not None:
+            block = list(router_contexts.with_router(self.store, block, self.router))
+        rows, most = zip(block, arms, rewards, strict=True), len(block) if self.pacer is None else 1
+        while several := [*islice(rows, most)]:  # what one pays changes the price of the next
+            asked = [self._ask(*row) for row in several]
+            found = sampling.follow(self.policy, [step for step, _ in asked])
+            for (example, _, _), (step, reason), p in zip(several, asked, found, strict=True):
+                if self.pacer is not None and example.decision.policy != LABELS:
+                    self._pay(self.pacer, example, step.arms, p)
+                yield reason if p is None else p
 
-    @override
-    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
-        if self.canary and decision.candidate != self.canary:
-            raise LeftOutError("the candidate version took no part")
-        if self.router and not any(ROUTER in features for features in decision.context.arms.values()):
-            raise LeftOutError("its router did not score the decision")
-        if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
-            raise LeftOutError("it may have learned from a label made of the decision")
-        records, floor = decision.steps, _choose_floor(decision, self.explores, len(arms))
-        if self.pacer is not None:
-            costs = dict(zip(arms, self.pacer.costs(arms), strict=True))
-            records = {**records, "budget": {"price": self.pacer.price, "costs": costs}}
-        if self.canary:
-            floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
-        penalty = weigh_arms(records, load_built_in(), arms)
-        p = compute_served_distribution(self.policy, decision.context, arms, floor, penalty)
-        if self.pacer is not None:
-            self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
-        return p
-
-    @override
-    def learn(self, example: Example, reward: float | None) -> None:
-        is_label = example.decision.policy == LABELS
-        learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
-        if learned and reward is not None:
-            if is_label:
-                self.note_label(example.decision)
-            if self.rule is not None:
-                teach(self.policy, self.rule, example, reward)
-        if self.pacer is not None and not is_label:
-            self._pay(self.pacer, example)
+    def _ask(self, example: Example, arms: tuple[str, ...], reward: float | None) -> tuple[Step, str]:
+        """Return what is asked and learned at an example, and why it is not asked, if it should be."""
+        decision, floor, reason = example.decision, 0.0, ""
+        penalty: Sequence[float] = ()
+        if not arms:
+            pass
+        elif self.canary and decision.candidate != self.canary:
+            reason = "the candidate version took no part"
+        elif self.router and not any(ROUTER in features for features in decision.context.arms.values()):
+            reason = "its router did not score the decision"
+        elif decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
+            reason = "it may have learned from a label made of the decision"
+        else:
+            records, floor = decision.steps, _choose_floor(decision, self.explores, len(arms))
+            if self.pacer is not None:
+                costs = dict(zip(arms, self.pacer.costs(arms), strict=True))
+                records = {**records, "budget": {"price": self.pacer.price, "costs": costs}}
+            if self.canary:
+                floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
+            penalty = weigh_arms(records, load_built_in(), arms)
+        has_learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
+        if reward is not None and has_learned and decision.policy == LABELS:
+            self.note_label(decision)
+        cost = 0.0
+        if self.rule is None or not has_learned:
+            reward = None
+        elif reward is not None and getattr(self.policy, "learns_costs", False):
+            cost = self.rule.compute_learned_cost(example)
+        return Step(decision, () if reason else arms, floor, penalty, reward, cost), reason
 
     def note_label(self, label: Decision) -> None:
         """Record when a label that it has learned was inserted."""
         question = label.context.question
         self.taught[question] = max(label.decided_at, self.taught.get(question, -math.inf))
 
-    def _pay(self, pacer: Pacer, example: Example) -> None:
+    def _pay(self, pacer: Pacer, example: Example, arms: tuple[str, ...], p: Floats | None) -> None:
         """Charge the expected cost of the candidate: the mean costs of arms, weighed by its distribution."""
-        name, p = self._last
         spent, paid = pacer.budget.measure(example.cost) / example.turns, None  # a request's
-        if name == example.decision.id:
-            paid = math.fsum(share * cost for share, cost in zip(p.values(), pacer.costs([*p]), strict=True))
+        if p is not None:
+            paid = math.fsum(share * cost for share, cost in zip(p.tolist(), pacer.costs(arms), strict=True))
             self._paid.append(paid)
         pacer.note(example.decision.drawn, spent, paid)
 
@@ -351,7 +352,25 @@ class PolicyCandidate(Candidate):
         )
 
 
-class Recorded(Candidate):
+class StaticCandidate(Candidate):
+    """A candidate that learns nothing, and decides each example by itself."""
+
+    @abstractmethod
+    def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
+        """Return its distribution over some arms, at least one. Raises LeftOutError."""
+
+    @override
+    def follow(
+        self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
+    ) -> Iterator[Floats | str]:
+        for example, eligible in zip(block, arms, strict=True):
+            try:
+                yield self.decide(example.decision, eligible) if eligible else ""
+            except LeftOutError as error:
+                yield str(error)
+
+
+class Recorded(StaticCandidate):
     """What the policy would have drawn from when another system decided or took part."""
 
     @override
@@ -363,7 +382,7 @@ class Recorded(Candidate):
         return np.array(decision.shadow)
 
 
-class RouterCandidate(Candidate):
+class RouterCandidate(StaticCandidate):
     """The arm with the best score of a router that reads the question; ties are split evenly.
 
     Questions that the router was trained on get its out-of-fold scores; see
@@ -394,9 +413,11 @@ class RouterCandidate(Candidate):
         self._scores: dict[str, Floats] = {}
 
     @override
-    def see(self, block: Sequence[Example]) -> Sequence[Example]:
+    def follow(
+        self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
+    ) -> Iterator[Floats | str]:
         self._block, self._scores = block, {}
-        return block
+        return super().follow(block, arms, rewards)
 
     @override
     def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:

@@ -31,7 +31,6 @@ from armwise.agent.evaluation.candidates import (
     CandidateService,
     DoubtfulLogError,
     EvaluationError,
-    LeftOutError,
     build_candidate,
     parse_name,
 )
@@ -229,40 +228,41 @@ class _Play:
         self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
     ) -> None:
         """Decide the examples that are rows, and learn each after it was decided. Raises CandidateError."""
-        candidate, does = self._candidate, "decide"
+        candidate = self._candidate
+        rows = [row_of.get(example.seq) for example in block]
+        arms = [
+            () if row is None else self._list_arms(row, example)
+            for row, example in zip(rows, block, strict=True)
+        ]
+        of_rows, why = self._rows
         try:
-            for example, reward in zip(candidate.see(block), rewards, strict=True):
-                if (row := row_of.get(example.seq)) is not None:
-                    does = "decide"
-                    self._decide(row, example)
-                does = "learn from"
-                candidate.learn(example, reward)
+            for row, eligible, p in zip(rows, arms, candidate.follow(block, arms, rewards), strict=True):
+                if row is None or not eligible:
+                    continue
+                if isinstance(p, str):
+                    why[row] = self._find_code(p)
+                else:
+                    of_rows[row, [self._column[arm] for arm in eligible]] = p
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
-                f"candidate {candidate.name!r} cannot {does} a logged decision: {error}"
+                f"candidate {candidate.name!r} cannot decide or learn a logged decision: {error}"
             ) from error
 
-    def _decide(self, row: int, example: Example) -> None:
-        candidate = self._candidate
-        decision = example.decision
+    def _list_arms(self, row: int, example: Example) -> tuple[str, ...]:
+        """Return the arms among which the candidate decides a row; none if it is left out."""
+        candidate, decision = self._candidate, example.decision
         certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
         possible = (decision.drawn,) if certain else decision.arms
         arms = tuple(arm for arm in possible if arm in candidate.arms)
-        reason = ""
         if example.seq <= candidate.after:
-            reason = candidate.reason
-        elif not arms:
-            reason = "none of the arms that it knows was eligible"
-        else:
-            try:
-                p = candidate.decide(decision, arms)
-            except LeftOutError as error:
-                reason = str(error)
-        of_rows, why = self._rows
-        if reason:
-            why[row] = self._reasons.setdefault(reason, len(self._reasons))
-        else:
-            of_rows[row, [self._column[arm] for arm in arms]] = p
+            self._rows[1][row] = self._find_code(candidate.reason)
+            return ()
+        if not arms:
+            self._rows[1][row] = self._find_code("none of the arms that it knows was eligible")
+        return arms
+
+    def _find_code(self, reason: str) -> int:
+        return self._reasons.setdefault(reason, len(self._reasons))
 
     def target(self, log: Log, places: Any) -> Target:
         """Return the target on the rows of a log, given their places among those that were decided."""

@@ -18,7 +18,7 @@ from .restore import (
     restore_policy,
 )
 from .router_scores import StoredTrained, keep_router, open_router, score_by_searching
-from .training import learn, teach, train_on
+from .training import learn, train_on
 from .verify import Verification, verify
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "rebuild",
     "restore_policy",
     "score_by_searching",
-    "teach",
     "train_on",
     "verify",
     "verify_states",

@@ -1,6 +1,7 @@
 """The loop over examples that trains a policy: of the learner, of restored versions and of candidates."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import Policy
@@ -38,15 +39,9 @@ def learn(
 
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
     """Train a policy on examples, in order, with the rewards of a rule."""
+    learn: Any = policy.learn
+    learns_costs = getattr(policy, "learns_costs", False)
     for example in examples:
         reward = rule.compute_learned_reward(example)
         if reward is not None:
-            teach(policy, rule, example, reward)
-
-
-def teach(policy: Policy, rule: RewardRule, example: Example, reward: float) -> None:
-    """Train a policy on an example, whose reward by the rule is known."""
-    if getattr(policy, "learns_costs", False):
-        policy.learn(example.decision, reward, rule.compute_learned_cost(example))  # type: ignore[call-arg]
-    else:
-        policy.learn(example.decision, reward)
+            learn(example.decision, reward, *((rule.compute_learned_cost(example),) if learns_costs else ()))

@@ -2,7 +2,7 @@
 
 from . import sampling, vowpal
 from .adaptive import Adaptive
-from .base import Fixed, Policy, PolicyError, Restart, Uniform, list_restarts
+from .base import Fixed, Policy, PolicyError, Restart, Step, Uniform, list_restarts
 from .catalog import (
     POLICIES,
     PolicySpec,
@@ -45,6 +45,7 @@ __all__ = [
     "PolicySpec",
     "Restart",
     "Routed",
+    "Step",
     "Uniform",
     "VowpalWabbit",
     "build_policy",

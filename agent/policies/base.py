@@ -5,7 +5,7 @@ Policies never draw, so every decision has its propensity, and any policy can be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,8 @@ class Policy(Protocol):
       without it can only be named by the configuration.
     - `penalise(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
+    - `follow(steps)`, its distribution at each `Step`, or None, which learns each step after it; for a policy
+      to which that is quicker than one call after another. The results are the same, but for rounding.
     - `learns_costs = True`: `learn` takes what the reward lost to costs as a third argument.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the
@@ -68,6 +70,26 @@ class Policy(Protocol):
     def load(self, state: bytes) -> Self:
         """Return a policy with this one's parameters and the given state. Raises PolicyError."""
         ...
+
+
+class Step(NamedTuple):
+    """A step of a replay: a policy is asked about a logged decision, then learns it.
+
+    Attributes:
+        decision: The decision.
+        arms: Those of its arms that the policy chooses among; empty: it is not asked.
+        floor: Smallest probability of an arm.
+        penalty: Reward that each of `arms` loses under a budget; empty without one.
+        reward: The reward of the drawn arm; None: it does not learn.
+        cost: What the reward lost to costs.
+    """
+
+    decision: Decision
+    arms: tuple[str, ...] = ()
+    floor: float = 0.0
+    penalty: Sequence[float] = ()
+    reward: float | None = None
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

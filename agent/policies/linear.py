@@ -10,7 +10,7 @@ are cheap, all 384 are not.
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Self
@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.base import PolicyError, Step
 from armwise.agent.policies.encoding import (
     check_context,
     check_reward,
@@ -37,6 +37,9 @@ DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 
 PRIOR = 1.0
 """Expected reward of an arm without rewards; at the top of the range, so that new arms are tried."""
+
+BLOCK = 32
+"""Steps of a replay that are followed together."""
 
 Features = Mapping[str, Mapping[str, float]]
 """Features of arms, by their names."""
@@ -106,7 +109,7 @@ class RidgePolicy(ABC):
 
     @abstractmethod
     def _distribution(self, mean: Array, covariance: Array) -> Array:
-        """Return a distribution over arms, shape (n,), from the posterior of their rewards."""
+        """Return a distribution over arms, shape (..., n), from the posterior of their rewards."""
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> Array:
         """Return the distribution over the arms.
@@ -136,7 +139,7 @@ class RidgePolicy(ABC):
             if cached.z.shape[1] > n_learned:  # features of arms without a reward so far
                 new = cached.z[:, n_learned:]
                 covariance += new @ new.T / self._settings["ridge"]
-        return mean + [self._prior(context, arm) for arm in arms], covariance
+        return mean + self._priors(context, arms), covariance
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the difference between the reward and the prior of the drawn arm."""
@@ -153,7 +156,66 @@ class RidgePolicy(ABC):
                 model.add_shared(len(self._columns) - n_columns)
             if arm not in self._rows:
                 self._rows[arm] = model.add_arm()
-            model.learn(self._rows[arm], x, z, reward - self._prior(context, arm))
+            model.learn(self._rows[arm], x, z, reward - self._priors(context, (arm,))[0])
+
+    def follow(self, steps: Sequence[Step]) -> Sequence[Array | None]:
+        """Return its distribution at each step, and learn each after it: many by a few products."""
+        found: list[Array | None] = []
+        while len(found) < len(steps):
+            rest = steps[len(found) : len(found) + BLOCK]
+            with self._lock:
+                if block := [*self._list_alike(rest)]:
+                    found += self._follow(block)
+                    continue
+            step = rest[0]  # it brings an arm or a column
+            penalty = np.array(step.penalty or (0.0,))
+            asked = bool(step.arms)
+            found.append(self.penalise(step.decision.context, step.arms, penalty) if asked else None)
+            if step.reward is not None:
+                self.learn(step.decision, step.reward)
+        return found
+
+    def _list_alike(self, steps: Sequence[Step]) -> Iterator[tuple[Step, Array, _ArmColumns]]:
+        """Yield steps with the same arms, and their columns, until one brings an arm or a column."""
+        arms = steps[0].decision.arms
+        for step in steps:
+            decision, learns = step.decision, step.reward is not None
+            if self._model is None or decision.arms != arms or (learns and decision.drawn not in self._rows):
+                return
+            if step.reward is None:
+                check_context(decision.context)
+            else:
+                check_reward(decision, step.reward)
+            x = self._question(decision.context)
+            columns = self._arm_columns(decision.context, arms, x)
+            if columns.z.shape[1] > self._model.shared.shape[1]:
+                return
+            yield step, x, columns
+
+    def _follow(self, block: Sequence[tuple[Step, Array, _ArmColumns]]) -> Sequence[Array | None]:
+        steps, x, columns = zip(*block, strict=True)
+        model, arms, n_own = self._model, steps[0].decision.arms, len(x[0])
+        assert model is not None  # nothing is alike before
+        learned = [t for t, step in enumerate(steps) if step.reward is not None]
+        drawn = np.array([arms.index(steps[t].decision.drawn) for t in learned], dtype=np.intp)
+        prior = np.array([self._priors(step.decision.context, arms) for step in steps])
+        mean, covariance = model.follow(
+            np.array(x),
+            columns[0].rows,
+            np.array([one.z[:, n_own:] for one in columns]),
+            drawn,
+            np.array(learned, dtype=np.intp),
+            np.array([steps[t].reward for t in learned]) - prior[learned, drawn],
+        )
+        mean += prior
+        if all(step.arms == arms and not step.penalty for step in steps):
+            return [*self._distribution(mean, covariance)]
+        found: list[Array | None] = []
+        for step, m, c in zip(steps, mean, covariance, strict=True):
+            at = [arms.index(arm) for arm in step.arms]
+            p = self._distribution(m[at] - (step.penalty or 0.0), c[np.ix_(at, at)]) if at else None
+            found.append(p)
+        return found
 
     def save(self) -> bytes:
         """Return the settings and a digest on one line, then the names and the model."""
@@ -250,9 +312,11 @@ class RidgePolicy(ABC):
             z[len(x) :][description.columns] = description.values
         return z
 
-    def _prior(self, context: Context, arm: str) -> float:
+    def _priors(self, context: Context, arms: Sequence[str]) -> list[float]:
         feature = self._settings["prior_feature"]
-        return PRIOR if feature is None else float(find_value(context.arms.get(arm, {}), feature, PRIOR))
+        if feature is None:
+            return [PRIOR] * len(arms)
+        return [find_value(context.arms.get(arm, {}), feature, PRIOR) for arm in arms]
 
 
 def _scale(features: Mapping[str, float]) -> dict[str, float]:
@@ -310,7 +374,8 @@ class LinUCB(RidgePolicy):
         super().__init__(alpha=alpha, ridge=ridge, dims=dims, shared=shared, prior_feature=prior_feature)
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
-        return greedy(mean + self._settings["alpha"] * np.sqrt(np.maximum(covariance.diagonal(), 0.0)))
+        variance = covariance.diagonal(0, -2, -1)
+        return greedy(mean + self._settings["alpha"] * np.sqrt(np.maximum(variance, 0.0)))
 
 
 class LinearThompson(RidgePolicy):
@@ -355,6 +420,8 @@ class LinearThompson(RidgePolicy):
         super().__init__(scale=scale, ridge=ridge, dims=dims, shared=shared, prior_feature=prior_feature)
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
+        if mean.ndim > 1:
+            return np.array([self._distribution(*one) for one in zip(mean, covariance, strict=True)])
         variance = np.maximum(covariance.diagonal(), 0.0)  # rounding may leave less
         variance = np.maximum(variance - max(0.0, float(covariance.min())), 1e-6 * variance)
         return highest(mean, self._settings["scale"] * np.sqrt(variance))

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.intp]
 
 
 class ArmRidge:
@@ -59,7 +60,7 @@ class ArmRidge:
         np.fill_diagonal(shared, 1.0 / ridge)
         return cls(ridge, own, shared)
 
-    def posterior(self, rows: NDArray[np.intp], x: Array, z: Array) -> tuple[Array, Array]:
+    def posterior(self, rows: Rows, x: Array, z: Array) -> tuple[Array, Array]:
         """Return the mean and the covariance of some arms' rewards, without the noise.
 
         Args:
@@ -102,6 +103,44 @@ class ArmRidge:
         residual[:n_own] *= -self.ridge
         _update(self.shared, -residual[:-1], -residual[-1:])
 
+    def follow(
+        self, x: Array, rows: Rows, z: Array, drawn: Rows, taught: Rows, reward: Array
+    ) -> tuple[Array, Array]:
+        """Return `posterior` at each of several steps, and learn a reward after some: equal but for rounding.
+
+        Args:
+            x: The question's columns at each step, shape (n_steps, n_own).
+            rows: Row of each arm, shape (n,).
+            z: The shared columns of each arm after x, shape (n_steps, n, n_shared - n_own).
+            drawn: Index in `rows` of the arm whose reward is learned, shape (n_learned,).
+            taught: The steps after which it is, rising, shape (n_learned,).
+            reward: Rewards, shape (n_learned,).
+
+        Returns:
+            Shapes (n_steps, n) and (n_steps, n, n).
+        """
+        steps, n_own = np.arange(len(x)), x.shape[1]
+        is_shared, n_further = bool(self.shared.size), len(self.own[0]) - n_own
+        targets = np.column_stack([z[taught, drawn], reward]) if is_shared else reward[:, None]
+        product = np.empty((len(x), len(rows), len(self.own[0])))
+        errors = np.empty((len(taught), n_own + n_further))
+        for arm, row in enumerate(rows):
+            own = np.flatnonzero(drawn == arm)
+            at = taught[own]
+            product[:, arm], errors[own] = _follow(self.own[row], x, steps, x[at], at, targets[own])
+        variance, mean = np.einsum("tnd,td->tn", product[..., :n_own], x), product[..., -1]
+        if not is_shared:
+            return mean, variance[..., None] * np.eye(len(rows))
+        residual = z - product[..., n_own:-1]
+        residual = np.concatenate([self.ridge * product[..., :n_own], residual], axis=2)
+        errors[:, :n_own] *= -self.ridge
+        asked, when = residual.reshape(-1, residual.shape[2]), np.repeat(steps, len(rows))
+        found, _ = _follow(self.shared, asked, when, -errors[:, :-1], taught, -errors[:, -1:])
+        found = found.reshape(*residual.shape[:2], -1)
+        covariance = found[..., :-1] @ residual.transpose(0, 2, 1)
+        covariance[:, range(len(rows)), range(len(rows))] += variance
+        return mean + found[..., -1], covariance
+
     def add_arm(self) -> int:
         """Add an arm, and return its row."""
         self.own = np.concatenate([self.own, self.own[-1:]])
@@ -143,6 +182,36 @@ def _update(block: Array, x: Array, targets: Array) -> Array:
     # The inverse loses the outer product of a vector with itself, so it stays symmetric.
     _dger()(-1.0, error[:d], error, a=block.T, overwrite_a=True)
     return error
+
+
+def _follow(
+    block: Array, asked: Array, when: Rows, x: Array, at: Rows, targets: Array
+) -> tuple[Array, Array]:
+    """Return what a regression says of some rows at their times, while it learns others: `_update` in bulk.
+
+    Each learned row depends on those before it, as in the factor of a Cholesky decomposition.
+
+    Args:
+        block: As in `_update`.
+        asked: Rows, shape (n_asked, d).
+        when: Their times, shape (n_asked,).
+        x: Rows to learn, shape (n_learned, d).
+        at: After which times, rising, shape (n_learned,).
+        targets: Shape (n_learned, n_targets).
+
+    Returns:
+        The block times each asked row, shape (n_asked, d + n_targets), and what `_update` returns for each
+        learned row, shape (n_learned, d + n_targets).
+    """
+    d = x.shape[1]
+    found, errors = asked @ block.T, x @ block.T
+    if len(x):
+        errors[:, d:] -= targets
+        lower = np.linalg.cholesky(errors[:, :d] @ x.T + np.eye(len(x)))
+        errors = np.linalg.solve(lower, errors)
+        found -= (asked @ errors[:, :d].T * (at < when[:, None])) @ errors
+        block -= errors.T @ errors[:, :d]
+    return found, errors
 
 
 @cache

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.base import Policy, PolicyError
+from armwise.agent.policies.base import Policy, PolicyError, Step
 from armwise.feedback.events import Context
 
 TOLERANCE = 1e-6
@@ -164,6 +165,29 @@ def compute_served_distribution(
     return _apply_floor(tilt(p, np.array(penalty) / TEMPERATURE), len(arms), floor) if penalty else p
 
 
+def follow(policy: Policy, steps: Sequence[Step]) -> Sequence[NDArray[np.float64] | None]:
+    """Return the distribution to draw from at each step of a replay, None where a policy is not asked.
+
+    The policy learns each step before the next one.
+
+    Raises:
+        PolicyError: The policy returned no distribution over the arms, or cannot learn from a decision.
+    """
+    if (in_block := getattr(policy, "follow", None)) is not None:
+        return [
+            None if p is None else _apply_floor(p, len(step.arms), step.floor)
+            for p, step in zip(in_block(steps), steps, strict=True)
+        ]
+    learn: Any = policy.learn
+    learns_costs, found = getattr(policy, "learns_costs", False), []
+    for decision, arms, floor, penalty, reward, cost in steps:
+        context = decision.context
+        found.append(compute_served_distribution(policy, context, arms, floor, penalty) if arms else None)
+        if reward is not None:
+            learn(decision, reward, *((cost,) if learns_costs else ()))
+    return found
+
+
 def tilt(probabilities: NDArray[np.float64], penalty: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply each probability by exp(-penalty), and normalise.
 
@@ -289,6 +313,8 @@ def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> greedy(np.array([0.3, 0.1 + 0.2, 0.29])).tolist()
     [0.5, 0.5, 0.0]
     """
+    if scores.ndim > 1:
+        return np.array([greedy(row) for row in scores])
     top = float(scores.max())
     best = scores >= top - TIE * max(1.0, abs(top)) if np.isfinite(top) else scores == top
     n_best = np.count_nonzero(best)

@@ -384,7 +384,7 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
     broken = example(1)
     nan = replace(broken.decision.context, features={"w=river": float("nan")})
     log = [replace(broken, decision=replace(broken.decision, context=nan))]
-    with pytest.raises(CandidateError, match=r"cannot decide.*'w=river' is nan"):
+    with pytest.raises(CandidateError, match=r"cannot decide or learn.*'w=river' is nan"):
         asked(config, log, "policy:{kind: linucb}")
 
 

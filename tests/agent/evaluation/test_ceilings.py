@@ -12,13 +12,14 @@ from armwise.agent.config import parse
 from armwise.agent.evaluation.candidates import PolicyCandidate
 from armwise.agent.policies import Exploration, build_policy, compute_served_distribution
 from armwise.feedback.budget import Budget, Pacer
-from armwise.feedback.events import Decision, Example
+from armwise.feedback.events import Cost, Decision, Example
 from armwise.feedback.log import Store
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, STEPS, evaluated, of, turn, values
 from tests.agent.fakes import CONFIG
 from tests.steps import record
 
+NO_COST = Cost()
 CANDIDATE = "policy:{kind: linucb}"
 
 
@@ -41,13 +42,18 @@ def test_a_candidate_is_evaluated_under_another_ceiling(tmp_path: Path, ceiling:
     assert values(of(report, CANDIDATE))["snips"]["value"] < values(of(free, CANDIDATE))["snips"]["value"]
 
 
+def decide(one: PolicyCandidate, made: Decision, arms: tuple[str, ...], cost: Cost = NO_COST) -> np.ndarray:
+    (found,) = one.follow([Example(1, made, cost, {"thumb": 1.0})], [arms], [0.5])
+    assert not isinstance(found, str)
+    return found
+
+
 def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() -> None:
     policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
     p, priced = (0.2, 0.3, 0.5), {"price": 0.1, "costs": (0.0, 1.0, 4.0), "floor": 0.01}
     made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, steps=record(ARMS, **priced))
-    found = PolicyCandidate("", "", frozenset(ARMS), policy, Exploration(0.1, 0.01)).decide(
-        made, ("none", "dense")
-    )
+    one = PolicyCandidate("", "", frozenset(ARMS), policy, Exploration(0.1, 0.01))
+    found = decide(one, made, ("none", "dense"))
     expected = compute_served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.4))
     assert found.tolist() == expected.tolist()
     assert found[0] > 0.9
@@ -60,7 +66,7 @@ def test_a_candidate_counts_what_caches_lacked_beside_its_own_ceiling() -> None:
     expected = compute_served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.5))
     for pacer in (None, Pacer(Budget(steps_per_request=1.0))):
         one = PolicyCandidate("", "", frozenset(ARMS), policy, Exploration(0.1, 0.01), pacer=pacer)
-        assert one.decide(made, ("none", "dense")).tolist() == expected.tolist()
+        assert decide(one, made, ("none", "dense")).tolist() == expected.tolist()
 
 
 def test_a_candidate_pays_what_its_own_distribution_would() -> None:
@@ -70,8 +76,7 @@ def test_a_candidate_pays_what_its_own_distribution_would() -> None:
     )
     for number in range(300):
         decision, execution, _ = turn(number, ARMS[number % 3])
-        one.decide(decision, ARMS)
-        one.learn(Example(number + 1, decision, execution.cost, {"thumb": 1.0}), 0.5)
+        decide(one, decision, ARMS, execution.cost)
     (note,) = one.notes()
     assert "ceiling of 1 steps" in note
     assert pacer.costs(ARMS) == tuple(map(float, STEPS.values()))
@@ -86,6 +91,6 @@ def test_a_turn_of_a_conversation_is_a_request_of_its_budget() -> None:
         for number in range(30):
             decision, execution, _ = turn(number, ARMS[number % 3])
             cost = replace(execution.cost, steps=turns * execution.cost.steps)
-            one.learn(Example(number + 1, decision, cost, {"thumb": 1.0}, turns=turns), 0.5)
+            [*one.follow([Example(number + 1, decision, cost, {"thumb": 1.0}, turns=turns)], [()], [0.5])]
     assert pacers[0].costs(ARMS) == pacers[1].costs(ARMS) == tuple(map(float, STEPS.values()))
     assert (pacers[0].price, pacers[0].debt) == (pacers[1].price, pacers[1].debt)

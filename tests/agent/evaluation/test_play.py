@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.candidates import Candidate, LeftOutError
+from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate
 from armwise.agent.evaluation.replay_log import play
 from armwise.feedback.dataset import EmptyLogError, featurize
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
@@ -18,7 +18,7 @@ from tests.agent.evaluation.test_candidates import Examples
 RULE = RewardRule.model_validate({"metrics": {"reward": {"range": (0, 1)}}})
 
 
-class Half(Candidate):
+class Half(StaticCandidate):
     """Draws either of two arms, and has no opinion on every third decision."""
 
     def decide(self, decision: Decision, arms: Sequence[str]) -> np.ndarray:
