@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.policies import Policy, PolicyError, Step, compute_served_distribution, sampling
+from armwise.agent.policies import Policy, PolicyError, ReplayStep, compute_served_distribution, sampling
 from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.neural import NeuralGreedy
@@ -203,7 +203,7 @@ def following_a_log_is_deciding_and_learning_one_step_after_the_other(build: Bui
         able = 0.5 if 90 <= i < 120 else 1.0
         asked = tuple(arm for arm in arms if rng.random() < able)
         penalty = tuple(rng.random(len(asked)).tolist()) if 110 <= i < 140 else ()
-        steps.append(Step(decision, asked, 0.01, penalty, None if i % 7 == 5 else reward, 0.1))
+        steps.append(ReplayStep(decision, asked, 0.01, penalty, None if i % 7 == 5 else reward, 0.1))
     in_turn, in_block = build(), build()
     found = [*sampling.follow(in_block, steps[:100]), *sampling.follow(in_block, steps[100:])]
     for step, p in zip(steps, found, strict=True):

@@ -24,7 +24,7 @@ from armwise.agent.policies import (
     Policy,
     PolicyError,
     PolicySpec,
-    Step,
+    ReplayStep,
     sampling,
 )
 from armwise.agent.routers import RouterError, Stage
@@ -298,7 +298,7 @@ class PolicyCandidate(Candidate):
                     self._pay(self.pacer, example, step.arms, p)
                 yield reason if p is None else p
 
-    def _ask(self, example: Example, arms: tuple[str, ...], reward: float | None) -> tuple[Step, str]:
+    def _ask(self, example: Example, arms: tuple[str, ...], reward: float | None) -> tuple[ReplayStep, str]:
         """Return what is asked and learned at an example, and why it is not asked, if it should be."""
         decision, floor, reason = example.decision, 0.0, ""
         penalty: Sequence[float] = ()
@@ -326,7 +326,7 @@ class PolicyCandidate(Candidate):
             reward = None
         elif reward is not None and getattr(self.policy, "learns_costs", False):
             cost = self.rule.compute_learned_cost(example)
-        return Step(decision, () if reason else arms, floor, penalty, reward, cost), reason
+        return ReplayStep(decision, () if reason else arms, floor, penalty, reward, cost), reason
 
     def note_label(self, label: Decision) -> None:
         """Record when a label that it has learned was inserted."""

@@ -2,7 +2,7 @@
 
 from . import sampling, vowpal
 from .adaptive import Adaptive
-from .base import Fixed, Policy, PolicyError, Restart, Step, Uniform, list_restarts
+from .base import Fixed, Policy, PolicyError, ReplayStep, Restart, Uniform, list_restarts
 from .catalog import (
     POLICIES,
     PolicySpec,
@@ -43,9 +43,9 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PolicySpec",
+    "ReplayStep",
     "Restart",
     "Routed",
-    "Step",
     "Uniform",
     "VowpalWabbit",
     "build_policy",

@@ -41,8 +41,9 @@ class Policy(Protocol):
       without it can only be named by the configuration.
     - `penalise(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
-    - `follow(steps)`, its distribution at each `Step`, or None, which learns each step after it; for a policy
-      to which that is quicker than one call after another. The results are the same, but for rounding.
+    - `follow(steps)`, its distribution at each `ReplayStep`, or None where it is not asked. It learns each
+      step before the next one. It is for a policy that does so more quickly than by one call after the other,
+      with the same results but for rounding.
     - `learns_costs = True`: `learn` takes what the reward lost to costs as a third argument.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the
@@ -72,7 +73,7 @@ class Policy(Protocol):
         ...
 
 
-class Step(NamedTuple):
+class ReplayStep(NamedTuple):
     """A step of a replay: a policy is asked about a logged decision, then learns it.
 
     Attributes:

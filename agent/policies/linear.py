@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.base import PolicyError, Step
+from armwise.agent.policies.base import PolicyError, ReplayStep
 from armwise.agent.policies.encoding import (
     check_context,
     check_reward,
@@ -158,7 +158,7 @@ class RidgePolicy(ABC):
                 self._rows[arm] = model.add_arm()
             model.learn(self._rows[arm], x, z, reward - self._priors(context, (arm,))[0])
 
-    def follow(self, steps: Sequence[Step]) -> Sequence[Array | None]:
+    def follow(self, steps: Sequence[ReplayStep]) -> Sequence[Array | None]:
         """Return its distribution at each step, and learn each after it: many by a few products."""
         found: list[Array | None] = []
         while len(found) < len(steps):
@@ -175,7 +175,7 @@ class RidgePolicy(ABC):
                 self.learn(step.decision, step.reward)
         return found
 
-    def _list_alike(self, steps: Sequence[Step]) -> Iterator[tuple[Step, Array, _ArmColumns]]:
+    def _list_alike(self, steps: Sequence[ReplayStep]) -> Iterator[tuple[ReplayStep, Array, _ArmColumns]]:
         """Yield steps with the same arms, and their columns, until one brings an arm or a column."""
         arms = steps[0].decision.arms
         for step in steps:
@@ -192,7 +192,7 @@ class RidgePolicy(ABC):
                 return
             yield step, x, columns
 
-    def _follow(self, block: Sequence[tuple[Step, Array, _ArmColumns]]) -> Sequence[Array | None]:
+    def _follow(self, block: Sequence[tuple[ReplayStep, Array, _ArmColumns]]) -> Sequence[Array | None]:
         steps, x, columns = zip(*block, strict=True)
         model, arms, n_own = self._model, steps[0].decision.arms, len(x[0])
         assert model is not None  # nothing is alike before

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.base import Policy, PolicyError, Step
+from armwise.agent.policies.base import Policy, PolicyError, ReplayStep
 from armwise.feedback.events import Context
 
 TOLERANCE = 1e-6
@@ -165,7 +165,7 @@ def compute_served_distribution(
     return _apply_floor(tilt(p, np.array(penalty) / TEMPERATURE), len(arms), floor) if penalty else p
 
 
-def follow(policy: Policy, steps: Sequence[Step]) -> Sequence[NDArray[np.float64] | None]:
+def follow(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.float64] | None]:
     """Return the distribution to draw from at each step of a replay, None where a policy is not asked.
 
     The policy learns each step before the next one.
