@@ -56,7 +56,7 @@ class Work(StrEnum):
 ABOUT = {
     Work.FIRST_START: (
         "arms behind the first start",
-        "remove the cause, then restart `armwise serve`: it goes on with what is built",
+        "remove the cause: it is tried again, and goes on with what is built",
     ),
     Work.SOURCES: (
         "sources",

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 from armwise.agent.background import ABOUT, Work, WorkFailure, clear, record
 from armwise.agent.config import warm_start
 from armwise.agent.run_folder import COLD
-from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import BehindError, LogUnavailableError, describe_error
 from armwise.feedback.log import Store
@@ -36,8 +35,8 @@ logger = logging.getLogger(__name__)
 BEAT_S = 2.0
 """Seconds between two heartbeats of a worker, a small part of its lease."""
 
-POLL_S, MAX_PAUSE_S = 0.25, 10.0
-"""Pause between two polls of a task, and the longest one after failures, or while the log is unavailable."""
+POLL_S, MAX_PAUSE_S, MAX_FAILED_S = 0.25, 10.0, 60.0
+"""Pause between two polls of a task; the longest while the log is unavailable, and after failures."""
 
 STOP_S = 5.0
 """Seconds that `Jobs.stop` waits for a thread, which ends with its process in any case."""
@@ -135,27 +134,18 @@ class Jobs:
                     clear(work)
                     stands, failed = False, 0
             except (LogUnavailableError, BehindError) as error:
-                pause_s = self._longer(pause_s)
+                pause_s = min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
                 logger.warning("%s waits %.3g s for the log: %s", ABOUT[work][0], pause_s, error)
             except Exception as error:
-                pause_s = self._longer(pause_s)
+                pause_s = min(max(self._poll_s, 2 * pause_s), MAX_FAILED_S)
                 logger.exception("%s failed; the next attempt is in %.3g s", ABOUT[work][0], pause_s)
                 stands, failed = True, failed + 1
                 record(WorkFailure(work, describe_error(error), failed, self._clock() + pause_s))
-
-    def _longer(self, pause_s: float) -> float:
-        return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
 
 
 def this_process() -> str:
     """Return the worker name of this process: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def environment_of_a_child() -> dict[str, str]:
-    """Return the environment of a child process with the same modules and one thread for numerics."""
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**os.environ, **limits, "PYTHONPATH": importable()}
 
 
 RETRY_S = 3600.0

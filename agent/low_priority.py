@@ -1,14 +1,28 @@
 """Child processes of low priority, which is lowered before anything heavy is imported.
 
+    parent                                         child
+    begin_child(module, function, task)  ------->  read_task()
+    ends for any reason                  ------->  is killed, with all that it has started
+
 It is a separate module, since importing a module of a room imports the entire room.
 """
 
 import os
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from armwise.arms.own_processes import python
+import orjson
+
+from armwise.arms.own_processes import importable, python
+
+END_S = 5.0
+"""Seconds from the termination of a child until it is killed."""
 
 BUILDER_NICE = 5
 """Nice value of what builds behind a service: a third of the share that a value of 0 has."""
@@ -55,3 +69,68 @@ def command_of_a_child(
         f"from {module} import {function}; {function}(*sys.argv[1:])"
     )
     return python("-c", script, *arguments)
+
+
+def environment_of_a_child() -> dict[str, str]:
+    """Return the environment of a child process with the same modules and one thread for numerics."""
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **limits, "PYTHONPATH": importable()}
+
+
+def begin_child(
+    module: str,
+    function: str,
+    task: Mapping[str, Any],
+    *,
+    lower: Callable[[], None] = lower_priority,
+    **options: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start a child in a session of its own, and give it a task; see `command_of_a_child`.
+
+    Args:
+        module: Module of the function.
+        function: Calls `read_task`.
+        task: What can be written as JSON.
+        lower: A function of this module that lowers the priority.
+        options: Of `subprocess.Popen`.
+    """
+    child = subprocess.Popen(
+        command_of_a_child(module, function, lower=lower),
+        stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
+        start_new_session=True,
+        **{"env": environment_of_a_child(), **options},
+    )
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, which its status shows
+        child.stdin.write(orjson.dumps(task, option=orjson.OPT_APPEND_NEWLINE))
+        child.stdin.flush()
+    return child
+
+
+def end_child(child: "subprocess.Popen[bytes]") -> None:
+    """End a child and all processes that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    for pipe in filter(None, (child.stdin, child.stdout)):
+        with suppress(BrokenPipeError):
+            pipe.close()
+
+
+def read_task() -> Any:
+    """Return the task of this child. Its input stays open while the parent lives, and ends it afterwards."""
+    descriptor = sys.stdin.fileno()
+    with open(descriptor, "rb", buffering=0, closefd=False) as given:
+        task = orjson.loads(given.readline())
+    threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
+    return task
+
+
+def _end_with_the_parent(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -25,8 +25,8 @@ HAND_OVER = signal.SIGUSR1
 COLD = "ARMWISE_COLD"
 """Environment variable that, when set, keeps the service from doing the first warm start by itself."""
 
-BEHIND = "build-behind"
-"""File that marks that something is left to build in the background."""
+UNDER_WAY = "first_start"
+"""File in the home during a first start, with the position of the last set of arms that it made live."""
 
 QUESTION = "question.txt"
 """File with a question that the corpus answers, to begin with."""

@@ -11,41 +11,29 @@ in which anything else was served is left alone.
 """
 
 import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
-import typer
-
-from armwise.agent.background import Work, WorkFailure, record, retry
 from armwise.agent.cli.console import (
     PLAIN,
     ProgressCallback,
     console,
     errors,
+    message_lines,
     print_left_out,
     progress,
-    report_errors,
 )
-from armwise.agent.cli.options import open_config
 from armwise.agent.cli.preparation import NotBuiltError, look, open_readable, prepare, suggest_question
-from armwise.agent.config import AppConfig, ConfigError
-from armwise.agent.low_priority import lower_priority_of_a_builder
-from armwise.agent.run_folder import BEHIND, PROGRESS, QUESTION, RUN_FOLDER, BuildingProgress
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.low_priority import read_task
+from armwise.agent.reporting import log_plainly
+from armwise.agent.run_folder import QUESTION, RUN_FOLDER, UNDER_WAY, BuildingProgress
 from armwise.arms.models import Embedder, build_embedder
-from armwise.arms.own_processes import ends_with_its_parent, python
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import arm_sets
-
-UNDER_WAY = "first_start"
-"""File in the home during a first start, with the position of the last set of arms that it made live."""
 
 
 def entering(arms: Mapping[str, ArmSpec]) -> list[str]:
@@ -128,7 +116,6 @@ def build_service(settings: AppConfig, on_progress: ProgressCallback, folder: Pa
         ConfigError, ArmError, StoreError, ModelNotFoundError: What is configured cannot be served.
     """
     if folder is not None and begin(settings, on_progress):
-        (folder / BEHIND).touch()
         BuildingProgress(folder)("waiting for the service")
     else:
         prepare(settings, on_progress)
@@ -152,36 +139,22 @@ def _make_live(store: Store, names: Sequence[str], config: AppConfig) -> None:
     (config.home_path / UNDER_WAY).write_text(str(made.seq), encoding="ascii")
 
 
-def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None:
-    """Build in the background what is left, and let all arms enter.
-
-    What fails is tried again after a pause, and goes on with what is built.
-
-    Args:
-        config: The configuration file.
-        wait: Waits for some seconds.
-    """
-    lower_priority_of_a_builder()
-    report = BuildingProgress(Path(os.environ[RUN_FOLDER]))
+def follow() -> None:
+    """Build what is left, and let all arms enter: in a child of the service, which reads why it fails."""
+    config, folder = parse(read_task()), os.environ.get(RUN_FOLDER)
+    report = (lambda *_: None) if folder is None else BuildingProgress(Path(folder))
+    log_plainly()
     try:
-        with report_errors(), progress() as shown:
+        with progress(errors) as shown:
 
             def on_progress(what: str, done: int, total: int | None) -> None:
                 report(what, done, total)
                 shown(what, done, total)
 
-            def build() -> None:
-                report("reading the configuration")
-                settings = open_config(Path(config)).resolve_places()
-                if _read_last(settings) is not None:
-                    enter(settings, on_progress)
-
-            retry(Work.FIRST_START, build, wait=wait)
-    except typer.Exit:
-        errors.print("The service keeps running with the arms that it has", style="yellow")
-        raise
-    finally:
-        report.end()
+            enter(config, on_progress)
+    except Exception as error:
+        console.print(" ".join(message_lines(error)) or type(error).__name__, **PLAIN)
+        raise SystemExit(1) from error
 
 
 def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -195,57 +168,8 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
         live = arm_sets.live(store)
         if ours := live is not None and live.seq == _read_last(config):
             _make_live(store, list(config.actions), config)
-            console.print(f"Arms now: {', '.join(sorted(config.actions))}", **PLAIN)
+            errors.print(f"Arms now: {', '.join(sorted(config.actions))}", **PLAIN)
         else:
-            console.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
+            errors.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
     (config.home_path / UNDER_WAY).unlink(missing_ok=True)
     return ours
-
-
-@contextmanager
-def building_behind(
-    config: Path, folder: Path | None, environment: Mapping[str, str] = os.environ
-) -> Iterator[None]:
-    """Build the rest of a first start, if there is one, in a child of low priority while the block runs.
-
-    Args:
-        config: The configuration file.
-        folder: The folder of the run; None: nothing is built.
-        environment: Variables of the child.
-    """
-    if folder is None or not (folder / BEHIND).exists():
-        yield
-        return
-    console.print(
-        "Keyword search answers until the vector index is ready. It is being built in the background", **PLAIN
-    )
-    child = subprocess.Popen(
-        python("-m", __name__, str(config)),
-        env={**environment, RUN_FOLDER: str(folder)},
-        start_new_session=True,
-        preexec_fn=ends_with_its_parent,
-    )
-    stopping = threading.Event()
-
-    def note_the_end() -> None:
-        code = child.wait()
-        if not stopping.is_set() and (folder / PROGRESS).exists():  # else it is done, or has said why not
-            why = f"the process that builds them has ended (exit code {code})"
-            failure = WorkFailure(Work.FIRST_START, why, 1, None)
-            record(failure, folder)
-            errors.print(str(failure), style="yellow", **PLAIN)
-            BuildingProgress(folder).end()
-
-    threading.Thread(target=note_the_end, daemon=True).start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
-        child.wait()
-
-
-if __name__ == "__main__":
-    with suppress(typer.Exit):
-        follow(sys.argv[1])

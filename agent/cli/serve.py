@@ -21,7 +21,7 @@ from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, Key
 from armwise.agent.cli.serve_config import LaunchError, base_url, read_listening_address
 from armwise.agent.cli.served_home import mark_home
 from armwise.agent.process_limits import bind_problem
-from armwise.agent.run_folder import COLD, RUN_FOLDER, read_question
+from armwise.agent.run_folder import COLD, PROGRESS, RUN_FOLDER, read_question
 from armwise.arms.local_ray import private_folder
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ def _announce(question: str | None, key: str | None, remark: str, url: str, fold
     console.print(f"Ask:     armwise ask {shlex.quote(read_question(folder))} --url {url}", **PLAIN)
     console.print(f"Chat:    {url}/chat", **PLAIN)
     console.print(f"See:     {url}/console   {url}/docs   {url}/metrics", **PLAIN)
+    if folder is not None and (folder / PROGRESS).exists():
+        console.print("Note:    keyword search answers until the vector index is built", **PLAIN)
     if remark:
         console.print(f"Note:    {remark}", **PLAIN)
     return False

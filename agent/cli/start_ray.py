@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from armwise.agent.cli.console import PLAIN, console
-from armwise.agent.cli.first_start import building_behind
 from armwise.agent.cli.preparation import ProcessLostError, start_builder, wait_for_builder
 from armwise.agent.cli.serve_config import base_url, read_document
 from armwise.agent.configuration_file import find_folder
@@ -114,7 +113,6 @@ def serve_on_ray(
             cli(["run", "--non-blocking", "--app-dir", os.devnull, path], standalone_mode=False)
             _wait_until_ready(base_url(address), haproxy)
             if not announce(base_url(address), folder):
-                stack.enter_context(building_behind(config, folder))
                 while True:
                     _require_running(haproxy)
                     time.sleep(LOOK_S)

@@ -8,7 +8,6 @@ import gc
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -86,7 +85,6 @@ def serve_here(
                 folder,
                 address,
                 prepare=prepare,
-                behind=partial(first_start.building_behind, config, folder, for_builders),
                 ready=ready,
                 replaces=None if predecessor is None else predecessor.is_running,
             )

@@ -37,9 +37,8 @@ from armwise.agent.jobs import (
     JobFailedError,
     ProgressCallback,
     StoppedError,
-    environment_of_a_child,
 )
-from armwise.agent.low_priority import command_of_a_child
+from armwise.agent.low_priority import command_of_a_child, environment_of_a_child
 from armwise.agent.reporting import log_plainly
 from armwise.agent.spec import lines
 from armwise.arms.base import Progress

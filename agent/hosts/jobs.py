@@ -1,24 +1,76 @@
-"""What the service does besides answering: it learns, evaluates, warms up routers and tries candidates."""
+"""What the service does besides answering: it learns, evaluates, trains routers and builds indexes."""
 
 import gc
+import os
+import subprocess
+import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import RETRIES_S, Evaluations, evaluate_apart
 from armwise.agent.hosts.learner import Learning
-from armwise.agent.jobs import POLL_S, Jobs, Task, this_process
+from armwise.agent.jobs import POLL_S, JobFailedError, Jobs, Task, this_process
 from armwise.agent.learning import digest_configuration
+from armwise.agent.low_priority import (
+    begin_child,
+    end_child,
+    environment_of_a_child,
+    lower_priority_of_a_builder,
+)
+from armwise.agent.run_folder import RUN_FOLDER, UNDER_WAY, BuildingProgress
 from armwise.agent.telemetry import begin
 from armwise.agent.wings import CANARIES, WARM_STARTS, load
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.log import ChangeWatch, Store, open_log
 
+BUILDER = "armwise.agent.cli.first_start", "follow"
+"""Where the child of a first start begins; by name, since the service loads no verbs."""
+
+
+class FirstStart:
+    """Builds in a child what a first start has left. Implements `armwise.agent.jobs.Task`.
+
+    Args:
+        config: The configuration, with absolute paths.
+    """
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+
+    def due(self, now: float) -> bool:
+        """Return whether a first start is under way."""
+        del now
+        return (self._config.home_path / UNDER_WAY).exists()
+
+    def run(self, stop: threading.Event) -> None:
+        """Build, and let all arms enter. Raises JobFailedError."""
+        task = self._config.model_dump(mode="json")
+        environment = environment_of_a_child()
+        del environment["OMP_NUM_THREADS"]  # it embeds on all processors
+        pipe, lower = subprocess.PIPE, lower_priority_of_a_builder
+        child = begin_child(*BUILDER, task, lower=lower, env=environment, stdout=pipe)
+        try:
+            while child.poll() is None:
+                if stop.wait(POLL_S):
+                    return
+            if child.returncode:
+                assert child.stdout is not None
+                why = child.stdout.read().decode(errors="replace").strip()
+                raise JobFailedError(why or f"the process that builds ended with status {child.returncode}")
+        finally:
+            end_child(child)
+            if folder := os.environ.get(RUN_FOLDER):
+                BuildingProgress(Path(folder)).end()
+
 
 class JobsHost:
-    """Tasks in a thread each: learning, evaluations, warm starts and canaries. Two replicas may coexist.
+    """Tasks in a thread each: learning, the rest of a first start, evaluations, warm starts and canaries.
+
+    Two replicas may coexist.
 
     A task that fails is tried again here, and its failure stays in the folder of the run until it succeeds.
 
@@ -36,6 +88,7 @@ class JobsHost:
         self._config, self._clock, self._opened = config, SteadyClock(), ExitStack()
         tasks: dict[Work, Callable[[], Task]] = {
             Work.LEARNER: self._learning,
+            Work.FIRST_START: partial(FirstStart, config),
             Work.EVALUATION: self._evaluations,
         }
         if config.warm_start is not None:

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,7 +125,6 @@ async def serve(
     address: tuple[str, int],
     *,
     prepare: Callable[[], int] = lambda: 0,
-    behind: Callable[[], AbstractContextManager[None]] = nullcontext,
     ready: Callable[[], bool],
     replaces: Callable[[], bool] | None = None,
 ) -> int:
@@ -138,7 +137,6 @@ async def serve(
         folder: The private folder of the run.
         address: Host and port.
         prepare: Called in a thread before anything is opened; returns 0, or the code to exit with.
-        behind: Entered once the service is ready, until it stops.
         ready: Called in a thread once the service is ready; returns whether it stops then.
         replaces: Returns whether another process still has the port, which this one takes over when it is
             ready; None to listen at once, and to answer that the service is starting.
@@ -168,7 +166,6 @@ async def serve(
         keep_what_is_loaded()
         if await stop.unless(ready):
             return 0
-        opened.enter_context(behind())
         jobs = JobsHost(config, {*Work} - {Work.LEARNER})  # now: it loads what no answer needs
         opened.callback(jobs.stop)
         await stop.watch(LOOK_S, replica.check, learner.check_health, jobs.check_health)

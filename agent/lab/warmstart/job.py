@@ -10,7 +10,6 @@ its lease has expired.
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,15 +17,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-import orjson
-
+from armwise.agent import low_priority
 from armwise.agent.cli.console import RAY_LOG, native_messages_in, progress
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.jobs import Planned, RunFailedError, environment_of_a_child, next_run, this_process
+from armwise.agent.jobs import Planned, RunFailedError, next_run, this_process
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S
 from armwise.agent.lab.warmstart.run import carry_out, is_first
 from armwise.agent.learning import Recipe
-from armwise.agent.low_priority import command_of_a_child, lower_priority, lower_priority_of_a_builder
+from armwise.agent.low_priority import (
+    end_child,
+    lower_priority,
+    lower_priority_of_a_builder,
+    read_task,
+)
 from armwise.agent.reporting import Terminal, log_plainly
 from armwise.agent.run_folder import COLD, Building
 from armwise.feedback.drift import read_alarms
@@ -41,9 +44,6 @@ READ_S = 1.0
 
 POLL_S = 0.2
 """Seconds between two polls of a child."""
-
-END_S = 5.0
-"""Seconds from the termination of a child until it is killed."""
 
 
 class WarmStarts:
@@ -116,7 +116,7 @@ class WarmStarts:
             if there is None or there.status not in runs.ENDED:  # else its child has just ended it
                 logger.warning("%s", error)
         finally:
-            _end(child)
+            end_child(child)
 
 
 def begin_child(config: AppConfig, number: int, awaited: bool = False) -> "subprocess.Popen[bytes]":
@@ -127,47 +127,14 @@ def begin_child(config: AppConfig, number: int, awaited: bool = False) -> "subpr
         number: The run.
         awaited: Whether somebody waits for it, as for a first run: then its priority is higher.
     """
-    child = subprocess.Popen(
-        command_of_a_child(
-            __name__,
-            run_child.__name__,
-            lower=lower_priority_of_a_builder if awaited else lower_priority,
-        ),
-        stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
-        env=environment_of_a_child(),
-        start_new_session=True,
-    )
-    assert child.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already, which its status shows
-        task = {"config": config.model_dump(mode="json"), "run": number}
-        child.stdin.write(orjson.dumps(task, option=orjson.OPT_APPEND_NEWLINE))
-        child.stdin.flush()
-    return child
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and all processes that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(END_S)
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    if child.stdin is not None:
-        with suppress(BrokenPipeError):
-            child.stdin.close()
+    task = {"config": config.model_dump(mode="json"), "run": number}
+    lower = lower_priority_of_a_builder if awaited else lower_priority
+    return low_priority.begin_child(__name__, run_child.__name__, task, lower=lower)
 
 
 def run_child() -> None:
-    """Do the run that a line of input names; a failure is recorded in the log, with exit status 0.
-
-    The input stays open after the line while the parent lives.
-    """
-    descriptor = sys.stdin.fileno()
-    with open(descriptor, "rb", buffering=0, closefd=False) as given:
-        task = orjson.loads(given.readline())
-    threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
+    """Do the run that the task names; a failure is recorded in the log, with exit status 0."""
+    task = read_task()
     config = parse(task["config"])
     config.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with native_messages_in(config.home_path / RAY_LOG):
@@ -179,9 +146,3 @@ def run_child() -> None:
                 carry_out(config, task["run"], console, on_progress)
         except RunFailedError:
             logger.exception("a warm start failed")
-
-
-def _end_with_the_parent(descriptor: int) -> None:
-    while os.read(descriptor, 1):
-        pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -1,11 +1,15 @@
 """The first start: words answer first, and all arms enter once they are built, in the log."""
 
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 import pytest
 import yaml
 from hypothesis import given
@@ -13,12 +17,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from armwise.agent import run_folder
-from armwise.agent.background import PAUSES_S, Work, WorkFailure, read_failures
 from armwise.agent.cli import first_start
 from armwise.agent.cli.main import app
 from armwise.agent.cli.preparation import EXAMPLE_QUESTION, suggest_question
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, Building, BuildingProgress
+from armwise.agent.hosts.jobs import FirstStart
+from armwise.agent.jobs import JobFailedError
+from armwise.agent.run_folder import QUESTION, RUN_FOLDER, Building, BuildingProgress
 from armwise.arms.corpus import CorpusSource
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.log import Store
@@ -159,7 +164,7 @@ def test_a_first_start_with_an_arm_of_words_begins_again(document: dict[str, Any
 
 def test_a_first_start_whose_file_is_cut_off_is_left_alone(config: AppConfig) -> None:
     assert begun(config)
-    (config.home_path / first_start.UNDER_WAY).write_text("")
+    (config.home_path / run_folder.UNDER_WAY).write_text("")
     assert not begun(config)
 
 
@@ -219,7 +224,7 @@ def test_all_arms_of_the_file_enter_once_they_are_built(
     assert last.arms == tuple(config.actions)
     assert len(vectors_of(config)) == 2
     assert len(list(config.resolve_places().indexes_path.glob("profile-*"))) == 2
-    assert "Arms now: large, near, none, small" in capsys.readouterr().out
+    assert "Arms now: large, near, none, small" in capsys.readouterr().err
     assert arm_sets.start(store, config.arm_documents).seq == last.seq, "a later start goes on with it"
 
 
@@ -234,7 +239,7 @@ def test_arms_that_an_operator_has_put_in_place_meanwhile_are_left(
 
     assert not first_start.enter(config.resolve_places(), on_progress)
     assert live(store) == ["none"]
-    assert "The arms were replaced in the meantime" in capsys.readouterr().out
+    assert "The arms were replaced in the meantime" in capsys.readouterr().err
     assert not begun(config), "nor at the next start"
 
 
@@ -247,78 +252,80 @@ def test_arms_that_were_replaced_before_anything_else_was_built_are_left(
     assert live(store) == ["none"]
 
 
+def builds(config: AppConfig, stop: threading.Event | None = None) -> None:
+    """Do what the service does while a first start is under way."""
+    task = FirstStart(config.resolve_places())
+    assert task.due(0.0)
+    task.run(stop or threading.Event())
+
+
+@pytest.mark.slow
+def test_a_child_of_the_service_builds_and_all_arms_enter(
+    config: AppConfig, store: Store, tmp_path: Path
+) -> None:
+    assert not FirstStart(config.resolve_places()).due(0.0)
+    begun(config)
+    BuildingProgress(tmp_path / "run")("waiting for the service")
+    builds(config)
+    assert live(store) == actions(ARMS)
+    assert Building.read() is None
+    assert not FirstStart(config.resolve_places()).due(0.0)
+
+
+@pytest.mark.slow
+def test_why_it_fails_is_told_and_the_arms_that_answer_stay(
+    document: dict[str, Any], config: AppConfig, store: Store
+) -> None:
+    begun(config)
+    lost = parse({**document, "backbones": {"hashed": {"model": "/no/such/model"}}})
+    with pytest.raises(JobFailedError, match="/no/such/model"):
+        builds(lost)
+    assert live(store) == FIRST
+    assert Building.read() is None, "warm starts go on with the arms that there are"
+    builds(config)
+    assert live(store) == actions(ARMS), "the next attempt"
+
+
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let a script of the shell stand in for what builds."""
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+def test_what_builds_and_is_killed_is_told(
+    config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(config)
+    script(tmp_path, monkeypatch, "kill -9 $$")
+    with pytest.raises(JobFailedError, match="ended with status -9"):
+        builds(config)
+
+
+def test_what_builds_ends_with_the_service_and_its_children_too(
+    config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(config)
+    script(
+        tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path / 'child'}; echo x > {tmp_path / 'up'}; wait"
+    )
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        building = thread.submit(builds, config, stop)
+        while not (tmp_path / "up").exists():
+            threading.Event().wait(0.01)
+        stop.set()
+        building.result(30)
+    child = psutil.Process(int((tmp_path / "child").read_text()))
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
 def written(document: dict[str, Any], folder: Path) -> str:
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
     return str(path)
-
-
-def test_the_process_behind_the_service_builds_enters_and_reports_its_end(
-    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
-    seen = list[Building | None]()
-    replaced = arm_sets.replace
-
-    def replace(*args: Any) -> arm_sets.ArmSet:
-        seen.append(Building.read())
-        return replaced(*args)
-
-    begun(config)
-    monkeypatch.setattr(arm_sets, "replace", replace)
-    first_start.follow(written(document, tmp_path))
-    assert live(store) == actions(ARMS)
-    assert all(one is not None for one in seen)
-    assert Building.read() is None
-
-
-def test_over_built_indexes_nothing_is_done_in_the_background(
-    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
-    first_start.prepare(config, nothing)
-    begun = arm_sets.start(store, config.arm_documents)  # as the service does meanwhile
-    first_start.follow(written(document, tmp_path))
-    assert [each.seq for each in arm_sets.every(store)] == [begun.seq], "the arms stay as they are"
-
-
-def test_a_failure_for_good_is_on_record_and_leaves_the_arms_that_answer(
-    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
-    begun(config)
-    lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
-    with pytest.raises(first_start.typer.Exit):
-        first_start.follow(written(lost, tmp_path), wait=nothing)
-    (failure,) = read_failures()
-    assert (failure.attempts, failure.next_at) == (len(PAUSES_S) + 1, None)
-    assert "/no/such/model" in failure.why
-    assert "restart" in failure.remedy
-    assert live(store) == FIRST
-    assert Building.read() is None
-
-
-def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_meanwhile(
-    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
-    seen = list[list[WorkFailure]]()
-    prepare, errors = first_start.prepare, iter([OSError("the disk is full")])
-
-    def failing(*args: Any) -> None:
-        for error in errors:
-            raise error
-        prepare(*args)
-
-    begun(config)
-    monkeypatch.setattr(first_start, "prepare", failing)
-    path = written(document, tmp_path)
-    first_start.follow(path, wait=lambda _seconds: seen.append(read_failures()))
-    ((failure,),) = seen
-    assert (failure.work, failure.why, failure.attempts) == (Work.FIRST_START, "the disk is full", 1)
-    assert read_failures() == []
-    sets = [set(one.arms) for one in arm_sets.every(store)]
-    assert sets[-1] == set(actions(ARMS))
 
 
 def test_what_prepares_leaves_a_note_of_what_is_left(document: dict[str, Any], tmp_path: Path) -> None:
@@ -327,7 +334,6 @@ def test_what_prepares_leaves_a_note_of_what_is_left(document: dict[str, Any], t
     path.write_text(yaml.safe_dump(text))
     done = CliRunner().invoke(app, ["serve", "--prepare-only", "-c", str(path)])
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "run" / BEHIND).exists()
     assert str(Building.read()) == "waiting for the service"
     assert (tmp_path / "run" / QUESTION).read_text() == "What is said about the large river 20 flows?"
 

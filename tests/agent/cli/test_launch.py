@@ -3,20 +3,16 @@
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
-from armwise.agent.background import Work, WorkFailure, read_failures
 from armwise.agent.cli import serve
-from armwise.agent.cli.first_start import building_behind
 from armwise.agent.cli.preparation import ProcessLostError, start_builder, wait_for_builder
 from armwise.agent.cli.serve_config import LaunchError, find_deployments, read_listening_address
-from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
+from armwise.agent.run_folder import RUN_FOLDER
 
 PARENT = """
 import sys
@@ -103,67 +99,6 @@ def test_what_prepares_is_ended_where_waiting_for_it_is_interrupted(
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(LaunchError, match=r"192\.0\.2\.1 cannot be used .* or add --port"):
         serve.require_free_port("192.0.2.1", 8000, "add --port")
-
-
-@pytest.fixture
-def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[WorkFailure]]:
-    """Runs a script of the shell as what builds behind a service; returns what is on record at its end."""
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    (tmp_path / BEHIND).touch()
-    BuildingProgress(tmp_path)("waiting for the service")
-
-    def run(script: str) -> list[WorkFailure]:
-        program(tmp_path, monkeypatch, script)
-        threads = threading.enumerate()
-        with building_behind(tmp_path / "config.yaml", tmp_path):
-            for watching in set(threading.enumerate()) - {*threads}:  # none, if it has ended
-                watching.join()
-        return read_failures()
-
-    return run
-
-
-@pytest.mark.parametrize(("script", "code"), [("kill -9 $$", -9), ("exit 1", 1)])
-def test_a_builder_that_ends_in_the_middle_is_on_record_and_nobody_waits_for_it(
-    behind: Callable[[str], list[WorkFailure]], script: str, code: int
-) -> None:
-    why = f"the process that builds them has ended (exit code {code})"
-    assert behind(script) == [WorkFailure(Work.FIRST_START, why, 1, None)]
-    assert Building.read() is None
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_builder_that_ends_by_itself_is_done_or_has_said_why_not(
-    behind: Callable[[str], list[WorkFailure]], tmp_path: Path, code: int
-) -> None:
-    assert behind(f"rm {tmp_path / PROGRESS}; exit {code}") == []
-
-
-def test_a_builder_ends_with_the_service_and_its_children_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(
-        tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path / 'child'}; echo x > {tmp_path / 'up'}; wait"
-    )
-    (tmp_path / BEHIND).touch()
-    (tmp_path / PROGRESS).touch()
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    with building_behind(tmp_path / "config.yaml", tmp_path):
-        while not (tmp_path / "up").exists():
-            threading.Event().wait(0.01)
-    child = psutil.Process(int((tmp_path / "child").read_text()))
-    psutil.wait_procs([child], timeout=10)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    assert read_failures() == [], "it was stopped"
-
-
-def test_without_a_first_start_nothing_is_built_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("there is nothing to build"))
-    for folder in (None, tmp_path):
-        with building_behind(tmp_path / "config.yaml", folder):
-            pass
 
 
 def written(tmp_path: Path, document: object) -> Path:

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -60,7 +59,6 @@ class Served:
         address: tuple[str, int],
         *,
         prepare: Callable[[], int],
-        behind: Callable[[], AbstractContextManager[None]],
         ready: Callable[[], bool],
         replaces: Callable[[], bool] | None,
     ) -> int:
@@ -71,8 +69,7 @@ class Served:
         self.marks.append(find_servers(config.home_path))
         self.questions.append((folder / QUESTION).read_text())
         self.replaces.append(None if replaces is None else replaces())
-        with behind():
-            assert ready()
+        assert ready()
         return 0
 
     def announce(self, url: str, folder: Path | None) -> bool:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from armwise.agent import low_priority
-from armwise.agent.jobs import environment_of_a_child
+from armwise.agent.low_priority import environment_of_a_child
 
 
 def test_a_child_inherits_modules_and_variables(
