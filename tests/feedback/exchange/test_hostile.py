@@ -284,8 +284,3 @@ def test_a_pipe_in_the_place_of_a_table_is_not_waited_for(tmp_path: Path) -> Non
     (path / "men.csv").unlink()
     os.mkfifo(path / "men.csv")
     assert "expected a file men.csv or men.csv.gz" in refusal(path)
-
-
-def test_what_is_read_at_once_has_a_bound() -> None:
-    assert (jsonl.LONGEST_LINE, delimited.LONGEST) == (64 * 2**20, 64 * 2**20)
-    assert (obp.MOST_BYTES, obp.MOST_ARMS) == (4 * 2**30, 100_000)

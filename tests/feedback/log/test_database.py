@@ -18,10 +18,9 @@ import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, StoreError
 from armwise.feedback.events import Cost, Execution, Status
-from armwise.feedback.log import SERVING_S
 from armwise.feedback.log import postgres as postgres_of_logs
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, storable
+from armwise.feedback.log.backend import storable
 from armwise.feedback.log.database import open_database, without_password
 from armwise.feedback.log.group_commit import GroupCommit
 from armwise.feedback.log.store import Store
@@ -260,11 +259,6 @@ def test_a_connection_in_use_when_its_log_is_closed_is_closed_when_it_comes_back
     with store.reading():
         store.close()
     assert kept.closed
-
-
-def test_a_request_waits_less_for_a_statement_than_the_learner_does() -> None:
-    assert (SERVING_S, ANSWER_S, postgres_of_logs.GRACE_S) == (10.0, 60.0, 5.0)
-    assert (CONNECTIONS, RESERVED) == (8, 2), "of one process"
 
 
 # -- side by side --------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Group commit: shared commits, separate failures, and a log that is away."""
 
 import asyncio
-import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
@@ -355,8 +354,3 @@ async def test_a_commit_has_no_more_facts_than_fit_and_divides_no_append(
     assert [[one.seq for one in some] for some in receipts] == [
         [1], [2, 3], [4, 5], [6], [*range(7, 16)], [16], [17, 18, 19],
     ]  # fmt: skip
-
-
-def test_a_commit_has_some_hundred_facts_and_a_queue_some_thousand_appends() -> None:
-    queued = inspect.signature(GroupCommit).parameters["max_waiting"].default
-    assert (group_commit.MAX_BATCH, queued) == (512, 4096)

@@ -270,10 +270,6 @@ def test_the_cost_of_a_decision_is_priced_and_its_reward_that_of_its_example(joi
     assert first.reward == pytest.approx(0.9)
 
 
-def test_a_page_looks_at_100_000_positions_and_at_fewer_where_it_computes_rewards() -> None:
-    assert (listing.WINDOW, listing.WINDOW_BY_REWARD) == (100_000, 10_000)
-
-
 def test_the_cost_of_a_decision_is_that_of_its_tokens_today(store: Store) -> None:
     prices = {"cost": Prices(steps=0.0, usd=1.0), "token_prices": {"large": (1.0, 0.0, 1.0)}}
     rule = RULE.model_copy(update=prices)

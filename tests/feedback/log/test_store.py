@@ -30,7 +30,7 @@ from armwise.feedback.events import (
     Status,
     Tick,
 )
-from armwise.feedback.log import Operation, append, operations
+from armwise.feedback.log import Operation, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.append import FeedbackStatus, Receipt
 from armwise.feedback.log.facts import Fact, decision_row
@@ -221,10 +221,6 @@ def test_the_index_the_cache_and_the_models_of_an_execution_are_kept(store: Stor
     assert second is not None
     assert first.execution == done
     assert second.execution == execution("d2")
-
-
-def test_a_probe_writes_64_kib_which_is_more_than_most_commits() -> None:
-    assert append.PROBE_BYTES == 65_536
 
 
 def test_a_probe_leaves_nothing_and_takes_no_position(store: Store) -> None:

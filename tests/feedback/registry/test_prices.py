@@ -58,10 +58,6 @@ def test_what_policies_spent_is_read_in_order_a_page_at_a_time(store: Store) -> 
     assert prices.read_spending(store, DOLLARS, 10, 9) == []
 
 
-def test_a_thousand_prices_of_a_budget_are_kept() -> None:
-    assert prices.KEPT == 1000
-
-
 LARGE = {"large": (1.0, 2.0, 0.5)}
 """Prices of today, in USD for a thousand tokens read, written and cached."""
 
