@@ -22,7 +22,7 @@ from armwise.arms.more.graph import GraphArm, GraphBatch, GraphParams
 from armwise.arms.retrievers import Resources
 from armwise.arms.retrievers.dense import DenseArm, DenseParams, share_index
 from tests.arms.conftest import ENCYCLOPEDIA, keep
-from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
+from tests.arms.contract import DIM, QUESTIONS, ask
 
 BACKBONES = {"words": Backbone(model=f"hashing:{DIM}"), "others": Backbone(model=f"hashing:{DIM}")}
 NO_LIMIT = 1000
@@ -202,11 +202,6 @@ def test_a_killed_build_publishes_nothing(corpus: Corpus, tmp_path: Path) -> Non
     Graph.prepare(corpus, tmp_path)
     assert Graph.open(corpus, tmp_path).has_entities(["vienna", "mozart"]).tolist() == [True, False]
     Graph.prepare(corpus, tmp_path, die)
-
-
-@pytest.mark.parametrize("params", [{"max_hops": 1}, {"max_hops": 3}, {"max_hops": 5, "max_candidates": 2}])
-def test_a_graph_arm_keeps_the_contract(corpus: Corpus, have: Kept, params: dict[str, int]) -> None:
-    check_arm(have.arm(**params), corpus)
 
 
 def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) -> None:

@@ -15,16 +15,10 @@ from armwise.arms.retrievers import (
     build_arm,
     prepare,
 )
-from tests.arms.contract import check_arm
 from tests.arms.relevance.test_model import MODEL
 from tests.arms.retrievers.test_fusion import Ranked
 
 PARAMS = LearnedFusionParams(arms=("good", "bad"))
-
-
-def test_a_fused_arm_keeps_the_contract(corpus: Corpus) -> None:
-    members = [Ranked(corpus, ["fox", "bee", "tide"]), Ranked(corpus, ["tide", "opera", "fox"])]
-    check_arm(LearnedFusionArm("learned", members, PARAMS, MODEL), corpus)
 
 
 def test_passages_are_in_the_order_of_their_relevance(corpus: Corpus) -> None:

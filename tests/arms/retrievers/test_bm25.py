@@ -14,7 +14,6 @@ from armwise.arms.indexes import IndexMismatchError
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params, WordWeights
 from armwise.arms.top_k import best
 from tests.arms.conftest import keep
-from tests.arms.contract import check_arm
 
 
 def build(corpus: Corpus, indexes: Path, **params: object) -> BM25Arm:
@@ -25,11 +24,6 @@ def build(corpus: Corpus, indexes: Path, **params: object) -> BM25Arm:
 
 def found(arm: BM25Arm, text: str, k: int = 4) -> list[str]:
     return [passage.id for passage in arm.search(Query(text), k).passages]
-
-
-@pytest.mark.parametrize("stop_words", ["english", "none"])
-def test_an_arm_of_bm25_keeps_the_contract(corpus: Corpus, tmp_path: Path, stop_words: str) -> None:
-    check_arm(build(corpus, tmp_path, stop_words=stop_words), corpus)
 
 
 def test_the_passage_with_the_rare_word_comes_first(corpus: Corpus, tmp_path: Path) -> None:

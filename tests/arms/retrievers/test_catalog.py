@@ -113,7 +113,6 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.slow
 def test_every_arm_that_is_built_keeps_the_contract(resources: Resources, name: str) -> None:
     arm = build_arm(name, resources)
     assert arm.name == name

@@ -18,7 +18,7 @@ from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.retrievers.dense import DenseArm, DenseParams
 from tests.arms.conftest import keep
-from tests.arms.contract import DIM, ask, check_arm
+from tests.arms.contract import DIM, ask
 
 BACKBONE = Backbone(model=f"hashing:{DIM}")
 WORDS = frozenset({"words"})
@@ -47,11 +47,6 @@ class DyingEmbedder(HashingEmbedder):
             raise KilledError
         self.embedded += len(texts)
         return super().encode_passages(texts)
-
-
-@pytest.mark.parametrize("index", ["flat", "ivf_pq"])
-def test_a_dense_arm_keeps_the_contract(corpus: Corpus, tmp_path: Path, index: str) -> None:
-    check_arm(build(corpus, tmp_path, index=index), corpus)
 
 
 @pytest.mark.parametrize("index", ["flat", "ivf_pq"])

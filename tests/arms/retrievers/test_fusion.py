@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.retrievers.fusion import FusionArm, FusionParams, fuse
-from tests.arms.contract import check_arm
 
 PARAMS = FusionParams(arms=("first", "second"))
 RANKING = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
@@ -33,11 +32,6 @@ class Ranked:
 
 def passages(names: list[str]) -> list[Passage]:
     return [Passage(name, "", name) for name in names]
-
-
-def test_a_fused_arm_keeps_the_contract(corpus: Corpus) -> None:
-    members: list[Arm] = [Ranked(corpus, ["fox", "bee", "tide"]), Ranked(corpus, ["tide", "opera", "fox"])]
-    check_arm(FusionArm("rrf", members, PARAMS), corpus)
 
 
 def test_scores_are_sums_of_reciprocal_ranks() -> None:

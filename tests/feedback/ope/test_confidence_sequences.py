@@ -73,47 +73,6 @@ def test_the_control_variate_of_a_row_is_of_the_rewards_known_when_it_was_decide
     assert difference(prompt).low[-1] == difference(replace(prompt, learned=None, known=None)).low[-1]
 
 
-@BOUNDS_OF
-@given(evidence=EVIDENCE)
-def test_bounds_are_in_order_and_within_what_is_possible(bounds_of, evidence: Evidence) -> None:
-    bounds = bounds_of(evidence)
-    least = -0.2 if bounds_of is value else -1.2
-    most = 1.0 if bounds_of is value else 1.2
-    assert (bounds.low >= least - 1e-9).all()
-    assert (bounds.high <= most + 1e-9).all()
-    assert (bounds.low <= bounds.high).all()
-
-
-@BOUNDS_OF
-@given(seed=st.integers(0, 10_000))
-def test_without_a_control_variate_no_lower_bound_is_above_the_estimate(bounds_of, seed: int) -> None:
-    bounds = bounds_of(drawn_evidence(seed, 60, reach=False))
-    possible = np.clip(bounds.estimate, -1.2, 1.2)
-    assert (bounds.low <= possible + 1e-9).all()
-
-
-@BOUNDS_OF
-@given(evidence=EVIDENCE, levels=st.tuples(st.floats(0.05, 0.99), st.floats(0.05, 0.99)))
-def test_a_higher_level_has_wider_bounds(bounds_of, evidence: Evidence, levels: tuple[float, float]) -> None:
-    narrow, wide = (bounds_of(evidence, level) for level in sorted(levels))
-    assert (wide.low <= narrow.low + 1e-9).all()
-    assert (wide.high >= narrow.high - 1e-9).all()
-
-
-@given(EVIDENCE, st.floats(-5.0, 5.0), st.floats(0.1, 10.0))
-@pytest.mark.slow
-def test_moving_and_stretching_rewards_and_their_range_does_so_to_the_bounds(
-    evidence: Evidence, shift: float, scale: float
-) -> None:
-    low, high = evidence.reward_range
-    ends = shift + scale * low, shift + scale * high
-    rewards = np.clip(shift + scale * evidence.reward, *ends)
-    moved = Evidence(evidence.weight, rewards, ends, evidence.reach)
-    np.testing.assert_allclose(value(moved).low, shift + scale * value(evidence).low, atol=1e-6)
-    np.testing.assert_allclose(value(moved).high, shift + scale * value(evidence).high, atol=1e-6)
-    np.testing.assert_allclose(difference(moved).low, scale * difference(evidence).low, atol=1e-6)
-
-
 @given(EVIDENCE)
 def test_mirrored_rewards_mirror_the_bounds(evidence: Evidence) -> None:
     mirrored = evidence.mirrored
@@ -150,26 +109,6 @@ def test_a_one_sided_bound_is_the_lower_one_of_twice_the_error() -> None:
     one, two = difference(evidence, 0.95, one_sided=True), difference(evidence, 0.9)
     np.testing.assert_allclose(one.low, two.low, rtol=1e-9)
     assert (one.high == 1.2).all()
-
-
-def test_a_known_reach_makes_bounds_narrower() -> None:
-    known, unknown = difference(drawn_evidence(2, 5_000)), difference(drawn_evidence(2, 5_000, reach=False))
-    assert known.high[-1] - known.low[-1] < 0.8 * (unknown.high[-1] - unknown.low[-1])
-
-
-def test_bounds_close_in_about_as_the_square_root_of_the_rows() -> None:
-    bounds = difference(drawn_evidence(4, 64_000), rows=np.array([1_000, 4_000, 16_000, 64_000]))
-    ratio = (bounds.high - bounds.low)[:-1] / (bounds.high - bounds.low)[1:]
-    assert ((ratio > 1.6) & (ratio < 2.4)).all()
-
-
-def test_an_arm_that_could_not_be_drawn_counts_as_the_worst_below_and_the_best_above() -> None:
-    n = 5_000
-    # The target gives half to the only logged arm, which always earns 0.4.
-    bounds = value(Evidence(np.full(n, 0.5), np.full(n, 0.4), (0.0, 1.0), 0.5, 0.5))
-    worst, best = 0.5 * 0.4, 0.5 * 0.4 + 0.5
-    assert worst - 0.02 < bounds.low[-1] <= worst
-    assert best <= bounds.high[-1] < best + 0.02
 
 
 def test_a_reward_beyond_the_range_by_a_rounding_error_does_no_harm() -> None:

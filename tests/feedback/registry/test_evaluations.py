@@ -103,13 +103,6 @@ def test_an_evaluation_that_cannot_be_made_says_why_in_whatever_words(store: Sto
     assert claim(store, OURS, "w", 13.0) is None
 
 
-def test_the_oldest_is_worked_on_first(store: Store) -> None:
-    for at in (1.0, 2.0, 3.0):
-        submit(store, OURS, REQUEST, at)
-    claimed = [claim(store, OURS, f"w{n}", 4.0) for n in range(4)]
-    assert [one and one.seq for one in claimed] == [1, 2, 3, None]
-
-
 def test_what_a_worker_is_silent_about_for_a_lease_is_given_to_another(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
     dead = claimed(store, OURS, "dead", 1.0)
@@ -117,60 +110,6 @@ def test_what_a_worker_is_silent_about_for_a_lease_is_given_to_another(store: St
     assert claim(store, OURS, "next", 30.0 + LEASE_S) is None, "its heartbeat renewed the lease"
     mine = claimed(store, OURS, "next", 30.1 + LEASE_S)
     assert (mine.seq, mine.worker, mine.done, mine.started_at) == (1, "next", 0.0, 30.1 + LEASE_S)
-
-
-def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None:
-    submit(store, OURS, REQUEST, 0.0)
-    late = claimed(store, OURS, "late", 1.0)
-    mine = claimed(store, OURS, "next", 2.0 + LEASE_S)
-    for said in (
-        lambda: report_progress(store, late, 0.9, 100.0),
-        lambda: finish(store, late, WRONG, 100.0),
-        lambda: fail(store, late, "too late", 100.0),
-        lambda: release(store, late),
-    ):
-        with pytest.raises(
-            SupersededError, match="late no longer holds evaluation 1: it is running, last claimed by next"
-        ):
-            said()
-    assert find(store, 1) == mine
-    finish(store, mine, ANSWER, 101.0)
-    with pytest.raises(SupersededError):
-        finish(store, late, WRONG, 102.0)
-    assert read_result(store, 1) == RESULT
-
-
-def test_a_worker_takes_up_what_it_left_at_once_and_not_what_another_does(store: Store) -> None:
-    submit(store, OURS, REQUEST, 0.0)
-    submit(store, OURS, REQUEST, 0.0)
-    first, other = claimed(store, OURS, "w", 1.0), claimed(store, OURS, "other", 1.0)
-    again = claimed(store, OURS, "w", 2.0)
-    assert (again.seq, again.started_at) == (1, 2.0)
-    with pytest.raises(SupersededError):
-        report_progress(store, first, 0.1, 3.0)
-    report_progress(store, other, 0.1, 3.0)
-
-
-def test_what_is_given_back_is_as_it_was_before_it_was_claimed(store: Store) -> None:
-    asked = submit(store, OURS, REQUEST, 0.0)
-    mine = claimed(store, OURS, "w", 1.0)
-    report_progress(store, mine, 0.7, 2.0)
-    release(store, mine)
-    assert find(store, 1) == asked
-    taken = claimed(store, OURS, "other", 2.0)
-    assert taken.worker == "other"
-
-
-def test_who_gave_back_an_evaluation_cannot_answer_it_for_who_claimed_it_next(store: Store) -> None:
-    submit(store, OURS, REQUEST, 0.0)
-    first = claimed(store, OURS, "first", 1.0)
-    release(store, first)
-    mine = claim(store, OURS, "next", 1.0)  # at the same time, by clocks that are coarse
-    with pytest.raises(
-        SupersededError, match="first no longer holds evaluation 1: it is running, last claimed by next"
-    ):
-        finish(store, first, WRONG, 2.0)
-    assert find(store, 1) == mine
 
 
 def test_only_so_many_may_be_queued_or_running(store: Store) -> None:

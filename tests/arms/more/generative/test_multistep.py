@@ -24,7 +24,7 @@ from armwise.arms.retrievers import dense
 from armwise.arms.retrievers.bm25 import BM25Params
 from armwise.arms.retrievers.dense import DenseParams
 from armwise.arms.retrievers.kind import Resources
-from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
+from tests.arms.contract import DIM, QUESTIONS, ask
 
 LETTERS = [Passage(letter, "", f"text of {letter}") for letter in "abcdefghijkl"]
 
@@ -121,13 +121,6 @@ def build(base: Arm, resources: Resources) -> Callable[..., Arm]:
 
 
 # On a real base.
-
-
-@pytest.mark.parametrize("max_steps", [1, 2, 3])
-def test_a_multi_step_arm_keeps_the_contract(
-    build: Callable[..., Arm], corpus: Corpus, max_steps: int
-) -> None:
-    check_arm(build(max_steps=max_steps), corpus)
 
 
 def test_what_is_missing_is_found_in_the_next_step(build: Callable[..., Arm], base: Arm) -> None:

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.arms.base import ArmError, NoRetrieval, Passage, Query, Retrieval
-from armwise.arms.corpus import Corpus
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import GeneratorError, Prompt, Write
 from armwise.arms.llm import base as llm_base
-from armwise.arms.models import Backbone
 from armwise.arms.more.generative import query_variants
 from armwise.arms.more.generative.query_variants import (
     QueryVariantsArm,
@@ -23,10 +21,6 @@ from armwise.arms.more.generative.query_variants import (
     mean_direction,
     variants,
 )
-from armwise.arms.retrievers import bm25 as lexical
-from armwise.arms.retrievers import dense
-from armwise.arms.retrievers.kind import Resources
-from tests.arms.contract import DIM, ask, check_arm
 
 LETTERS = [Passage(letter, "", f"text of {letter}") for letter in "abcdefgh"]
 WAYS: tuple[Way, ...] = ("rewrite", "decompose", "hyde")
@@ -65,26 +59,6 @@ def over(
 
 def ids(found: Retrieval) -> str:
     return "".join(passage.id for passage in found.passages)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", [lexical, dense])
-def test_variants_of_a_real_base_keep_the_contract(
-    corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, kind: Any, way: Way
-) -> None:
-    have = Resources(
-        corpus,
-        tmp_path_factory.mktemp("indexes"),
-        {"hashed": Backbone(model=f"hashing:{DIM}")},
-        {},
-        lambda text, backbones: ask(text, backbones).embeddings,
-        saying("Danube river\nMozart opera"),
-    )
-    params = kind.KIND.params(**({} if kind is lexical else {"backbone": "hashed"}))
-    kind.KIND.prepare(params, have, None)
-    base = kind.KIND.build("base", params, have, NoRetrieval)
-    built = query_variants.KIND.build("v", QueryVariantsParams(arm="base", way=way), have, lambda _: base)
-    check_arm(built, corpus)
 
 
 def test_what_only_a_variant_finds_is_found() -> None:
