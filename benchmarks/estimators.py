@@ -38,7 +38,6 @@ from armwise.feedback.ope.estimators import (
     dm,
     dr,
     ips,
-    replay,
     snips,
     switch_dr,
 )
@@ -180,8 +179,7 @@ def main(n: int, n_arms: int, python: str | None) -> None:
     sample = Sample(**log)
     means_s = best_of(3, lambda: fit_means(sample, rng))
     report("reward model: cross-fitted means", means_s)
-    for estimator in (replay, switch_dr):
-        report(estimator.__name__, best_of(3, lambda f=estimator: f(sample)))
+    report("switch_dr", best_of(3, lambda: switch_dr(sample)))
 
 
 def fit_means(sample: Sample, rng: np.random.Generator) -> Floats:

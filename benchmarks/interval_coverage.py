@@ -24,8 +24,8 @@ from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from armwise.feedback.ope import confidence_sequences as sequences
-from armwise.feedback.ope.estimators import Predictions, estimate, replay
-from armwise.feedback.ope.intervals import bernstein, clopper_pearson
+from armwise.feedback.ope.estimators import Predictions, estimate
+from armwise.feedback.ope.intervals import bernstein
 from armwise.feedback.ope.reward_model import cross_fit
 from armwise.feedback.ope.sample import NeverDrawnError
 
@@ -142,7 +142,7 @@ def simulate(
         if not plain.weight.any():
             continue  # refused by all but `dm`: the log says nothing of this target
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
-        for estimator, terms in estimates(sample, names, reach):
+        for estimator, terms in estimates(sample, names):
             safe = intervals.hedge(terms, reach, LOW, HIGH)
             lead = intervals.difference(safe, safe_served)
             waiting.append((name, safe))
@@ -154,17 +154,6 @@ def simulate(
                 yield Trial.by("value", "bernstein", estimator, name, ends, truth)
                 ends = bernstein(terms, reach, LOW, HIGH, baseline=served)
                 yield Trial.by("difference", "bernstein", estimator, name, ends, truth_lead)
-            if estimator == "replay":
-                if terms.denominator.sum() >= 2.0:
-                    ends = bernstein(terms, reach, LOW, HIGH)
-                    yield Trial.by("value", "bernstein", estimator, name, ends, truth)
-                # The same draws with the cost given back are 0 or 1.
-                kept = terms.denominator
-                right = Terms(
-                    "replay", kept * (log.reward + world.cost[log.drawn]).round(), kept, kept, ratio=True
-                )
-                share = float((policy * world.quality).sum() / KINDS)
-                yield Trial.by("value", "clopper_pearson", estimator, name, clopper_pearson(right), share)
         evidence = sequences.Evidence(sample.weight, log.reward, (LOW, HIGH), ratio.max(axis=1))
         yield lasting("value", "anytime", "betting", name, sequences.value(evidence), truth)
         yield lasting("difference", "anytime", "betting", name, sequences.difference(evidence), truth_lead)
@@ -175,11 +164,11 @@ def simulate(
     yield from resampled(world, waiting, safe_served, rng, resamples)
 
 
-def estimates(sample: Sample, names: Sequence[str], reach: float) -> Iterator[tuple[str, Terms]]:
+def estimates(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, Terms]]:
     """Yield the terms of every estimator that does not refuse."""
     for name in names:
         try:
-            yield name, replay(sample, bound=reach) if name == "replay" else estimate(sample, name)
+            yield name, estimate(sample, name)
         except NeverDrawnError:
             continue
 

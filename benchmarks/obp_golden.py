@@ -112,8 +112,6 @@ def values(case):
         "dr": value(ope.DoublyRobust(), full),
         "switch_dr": [value(ope.SwitchDoublyRobust(lambda_=c), full) for c in CLIPS],
     }
-    if case.sure and case.alike:
-        estimates["replay"] = value(ope.ReplayMethod(), {**rewards, **draws})
     return {"case": asdict(case), "checksum": checksum(arrays), "values": estimates}
 
 

@@ -18,21 +18,21 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from scipy import stats
 
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.exchange import Faults, make_rule, read_obp
-from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
+from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, evaluate
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.estimators import snips
 from armwise.feedback.ope.evaluation import EstimatorResult
-from armwise.feedback.ope.intervals import clopper_pearson
 
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""
 
 
-SPECIAL = {"replay": "clopper_pearson", "ips": "anytime"}
+SPECIAL = {"ips": "anytime"}
 """Estimators that have an interval of their own kind, and which."""
 
 
@@ -52,8 +52,7 @@ class Shown:
     def on_policy(self) -> str:
         """Say what was really earned."""
         clicks, n = int(self.log.reward.sum()), len(self.log)
-        ones = np.ones(n)
-        low, high = clopper_pearson(Terms("replay", self.log.reward, ones, ones, ratio=True))
+        low, high = stats.binomtest(clicks, n).proportion_ci(method="exact")
         return f"{clicks} clicks in {n:,} rows, {clicks / n:.4f} [{low:.4f}, {high:.4f}]"
 
 

@@ -215,7 +215,7 @@ def add_estimator(copy: Copy) -> None:
     function = code_of("estimator.md").partition("\n\n\n")[2]
     copy.insert("feedback/ope/estimators.py", "@estimator(", f"{ESTIMATOR}{function}\n\n")
     copy.insert(
-        "feedback/ope/estimators.py", "    replay  ", "    clipped_snips  `snips` with a largest weight\n"
+        "feedback/ope/estimators.py", "    ips  ", "    clipped_snips  `snips` with a largest weight\n"
     )
 
 

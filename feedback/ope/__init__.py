@@ -20,7 +20,6 @@ from .estimators import (
     estimator,
     estimators_table,
     ips,
-    replay,
     snips,
     switch_dr,
 )
@@ -85,7 +84,6 @@ __all__ = [
     "judge",
     "noninferiority",
     "predict",
-    "replay",
     "snips",
     "switch_dr",
 ]

@@ -1,6 +1,5 @@
 """Estimate the value of a policy from a log that another policy wrote.
 
-    replay         keep rows as a draw of the target would have; their mean
     ips            weigh each reward by p_target / p_log; unbiased, with the variance of the weights
     snips          `ips` divided by the sum of the weights; nearly unbiased, less variance
     dm             predict the reward of every arm; as good as the model
@@ -25,13 +24,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
+from armwise.feedback.ope.sample import Prediction, Sample, Terms, ones
 
 
 class Rows(Enum):
     """What a row of the terms is; the intervals depend on it."""
 
-    KEPT = "a draw of the target, or left out"
     WEIGHTED = "a weighted reward, independent of the other rows"
     CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
     DEPENDENT = "dependent on all other rows, such as by a common divisor"
@@ -102,53 +100,6 @@ def estimator(**entry: Any) -> Callable[[Function], Function]:
         return function
 
     return register
-
-
-@estimator(
-    value="mean of `r` over rows kept with probability `w / max w`",
-    use="Use it for a uniform log and a deterministic target. It is easy to explain.",
-    source="Li et al. (2011); weighted: Dudik et al. (2012)",
-    rank=9,
-    rows=Rows.KEPT,
-    covers=True,
-)
-def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generator | None = None) -> Terms:
-    """Keep each row with a probability of weight / bound, so that the kept rows are draws of the target.
-
-    For a deterministic target and a log that drew all arms with the same probability, these are exactly
-    the rows in which both agree.
-
-    Args:
-        sample: The log and the target.
-        bound: Largest weight that a row may have; the largest in the log by default.
-        rng: Source of the draws; seeded with 0 by default, so that the result is reproducible.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The bound is below a weight.
-
-    Source: Li, Chu, Langford and Wang (2011), "Unbiased offline evaluation of
-    contextual-bandit-based news article recommendation algorithms"; for other logs,
-    Dudik, Erhan, Langford and Li (2012), "Sample-efficient nonstationary policy
-    evaluation for contextual bandits".
-
-    >>> first = np.array([[1.0, 0.0]] * 4)
-    >>> replay(Sample(np.full(4, 0.5), np.array([0, 1, 0, 1]), np.array([1.0, 9.0, 0.0, 9.0]), first)).value
-    0.5
-    """
-    weight = sample.supported_weight
-    largest = float(weight.max())
-    if bound is None:
-        bound = largest
-    elif bound < largest:
-        raise ValueError(f"bound must be at least the largest weight, {largest:.6g}, got {bound:.6g}")
-    source = np.random.default_rng(0) if rng is None else rng
-    kept = (source.random(len(sample)) * bound < weight).astype(np.float64)
-    if not kept.any():
-        raise NeverDrawnError(
-            f"rejection with the bound {bound:.6g} kept none of {len(sample)} rows: the log is too short"
-        )
-    return Terms("replay", kept * sample.reward, kept, kept, ratio=True, cap=1.0)
 
 
 @estimator(

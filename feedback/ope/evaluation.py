@@ -19,16 +19,13 @@ from armwise.feedback.arrays import BLOCK, TOLERANCE, Flags, Floats, Integers, r
 from armwise.feedback.dataset import Log, ProgressCallback
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import Diagnostics, diagnose
-from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows
+from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions
 from armwise.feedback.ope.intervals import (
-    FEW,
     LEVEL,
     Interval,
     bernstein,
     by_group,
-    clopper_pearson,
     difference,
-    has_bernstein,
     hedge,
     normal,
     percentiles,
@@ -38,7 +35,7 @@ from armwise.feedback.ope.intervals import (
 from armwise.feedback.ope.reward_model import Model, cross_fit
 from armwise.feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, Terms, effective_size
 
-INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
+INTERVALS = ("normal", "bootstrap", "bernstein", "anytime")
 """Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
 
 
@@ -271,7 +268,7 @@ def _bootstrap(
 def _bernstein(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
 ) -> Interval:
-    if not has_bernstein(ESTIMATORS[name], difference=baseline is not None):
+    if not ESTIMATORS[name].is_mean:
         raise ValueError("bernstein does not apply to it")
     return bernstein(
         target.terms[name],
@@ -281,20 +278,6 @@ def _bernstein(
         baseline=baseline.terms[name] if baseline else None,
         baseline_reach=1.0 if baseline is None or baseline.served else baseline.require_reach("bernstein"),
     )
-
-
-def _clopper_pearson(
-    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
-) -> Interval:
-    if ESTIMATORS[name].rows is not Rows.KEPT or baseline:
-        raise ValueError("clopper_pearson does not apply to it")
-    target.require_reach(
-        "clopper_pearson"
-    )  # what replay kept are draws of the target only if its bound is right
-    two = np.unique(target.log.reward)
-    binary = len(two) == 2 and len(target.log) >= FEW  # of fewer, two different values may be chance
-    low, high = (two[0], two[-1]) if binary else request.reward_range
-    return clopper_pearson(target.terms[name], request.level, float(low), float(high))
 
 
 def _anytime(
@@ -311,7 +294,6 @@ def _anytime(
 
 _SPECIAL: Mapping[str, Callable[[TargetSample, TargetSample | None, str, IntervalRequest], Interval]] = {
     "bernstein": _bernstein,
-    "clopper_pearson": _clopper_pearson,
     "anytime": _anytime,
 }
 """Intervals that apply to some estimators or logs only; for others they raise ValueError with the reason."""
@@ -540,8 +522,6 @@ class _TargetEvaluation:
             q_hat = None if q_hat is None else q_hat[rows]
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
         reach, unsupported = log.reach(p_target), _measure_unsupported(log, p_target)
-        # With propensities of drawn arms only, the reach is a guess, and cannot bound a rejection.
-        bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
         for estimator in self._estimators if estimators is None else estimators:
             unknown = not log.has_propensities and estimator.name not in WITHOUT_PROPENSITIES
@@ -556,9 +536,7 @@ class _TargetEvaluation:
                 notes[estimator.name] = reason
             else:
                 try:
-                    terms[estimator.name] = estimator(
-                        sample, **(bounded if estimator.rows is Rows.KEPT else {})
-                    )
+                    terms[estimator.name] = estimator(sample)
                 except NeverDrawnError as error:
                     notes[estimator.name] = str(error) if sample.weight.any() else NEVER_DRAWN
         served = p_target is log.p_log

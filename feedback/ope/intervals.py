@@ -2,8 +2,7 @@
 
     normal             delta method; closed form; every estimator
     bootstrap          percentiles over resamples that all estimators and targets share
-    bernstein          means of bounded rows, and `replay`; holds at every sample size; wide
-    clopper_pearson    `replay` with rewards of two values; holds at every sample size; exact
+    bernstein          means of bounded rows; holds at every sample size; wide
 
 Only the bounds of `armwise.feedback.ope.confidence_sequences` stay valid under repeated evaluation while the
 log grows. Coverage: docs/benchmarks/interval-coverage.md.
@@ -21,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Rows
+from armwise.feedback.ope.estimators import ESTIMATORS, Rows
 from armwise.feedback.ope.sample import Terms
 
 LEVEL = 0.95
@@ -301,15 +300,6 @@ def split_tail(level: float) -> float:
     return (1.0 - level) / 2.0
 
 
-# -- intervals that hold at every sample size ------------------------------------------------------
-# They take plain terms, not hedged or grouped: a question that is asked twice counts as two.
-
-
-def has_bernstein(estimator: Estimator, *, difference: bool) -> bool:
-    """Whether `bernstein` is for the values of an estimator, or for their difference to a baseline."""
-    return estimator.is_mean or (estimator.rows is Rows.KEPT and not difference)
-
-
 def bernstein(
     terms: Terms,
     reach: float,
@@ -322,19 +312,20 @@ def bernstein(
 ) -> Interval:
     """Return an interval of the expectation of the estimator, valid at any number of rows.
 
+    It takes plain terms, not hedged or grouped: a question that is asked twice counts as two.
+
     Its width is at least 20 (`ips`) or 40 (`dr`) times `reach * (high - low) / n`:
     with a floor of 0.02 and rewards in [0, 1], 0.1 or 0.2 at 10,000 rows. The bias of a biased
     estimator comes on top.
 
     Args:
-        terms: Terms of an estimator whose value is a mean of independent rows, or of `replay`, whose kept
-            rows are draws of the target.
+        terms: Terms of an estimator whose value is a mean of independent rows.
         reach: Largest weight that any row could have had, over all arms; the cap of the estimator
             counts if it is smaller.
         low: Smallest reward, and prediction.
         high: Largest reward, and prediction.
         level: Coverage.
-        baseline: Terms of the baseline on the same rows; with one, `replay` is refused for both.
+        baseline: Terms of the baseline on the same rows.
         baseline_reach: Largest weight of the baseline: 1 for the logging policy.
 
     Raises:
@@ -344,15 +335,13 @@ def bernstein(
     Source: Maurer and Pontil (2009), "Empirical Bernstein bounds and sample variance
     penalization", theorem 4, once for each side.
     """
-    allowed = [
-        entry.name for entry in ESTIMATORS.values() if has_bernstein(entry, difference=baseline is not None)
-    ]
+    allowed = [entry.name for entry in ESTIMATORS.values() if entry.is_mean]
     for part in (terms,) if baseline is None else (terms, baseline):
         if part.estimator not in allowed:
             raise ValueError(
                 f"the interval needs a mean of independent rows ({', '.join(allowed)}), got {part.estimator}"
             )
-    rows = terms.numerator if not terms.ratio else terms.numerator[terms.denominator > 0.0]
+    rows = terms.numerator
     bottom, top = _span(terms, reach, low, high)
     if baseline is not None:
         least, most = _span(baseline, baseline_reach, low, high)
@@ -371,44 +360,6 @@ def bernstein(
     )
     centre = float(rows.mean())
     return centre - half, centre + half
-
-
-def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: float = 1.0) -> Interval:
-    """Return the exact interval of a proportion, from the rows that `replay` kept.
-
-    Args:
-        terms: Plain terms of `replay`, not hedged or grouped.
-        level: Least coverage.
-        low: The smaller of the two rewards.
-        high: The larger of the two rewards.
-
-    Raises:
-        ValueError: The estimator is not `replay`, or a reward differs from both.
-
-    Source: Clopper and Pearson (1934), "The use of confidence or fiducial limits
-    illustrated in the case of the binomial".
-
-    >>> kept = np.array([1.0, 1.0, 0.0, 1.0])
-    >>> few = Terms("replay", np.array([1.0, 0.0, 0.0, 1.0]), kept, kept, ratio=True)
-    >>> tuple(round(end, 3) for end in clopper_pearson(few))
-    (0.094, 0.992)
-    """
-    estimator = ESTIMATORS.get(terms.estimator)
-    if estimator is None or estimator.rows is not Rows.KEPT:
-        raise ValueError(
-            f"the interval needs an estimator that keeps rows, such as replay, got {terms.estimator}"
-        )
-    kept = terms.numerator[terms.denominator > 0.0]
-    good = np.isclose(kept, high)
-    if not (good | np.isclose(kept, low)).all():
-        other = kept[~(good | np.isclose(kept, low))][0]
-        raise ValueError(f"rewards must be {low:.6g} or {high:.6g}, got {other:.6g}")
-    n, hits, tail = len(kept), int(good.sum()), split_tail(level)
-    from scipy import stats  # takes a second to import
-
-    share_low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
-    share_high = float(stats.beta.isf(tail, hits + 1, n - hits)) if hits < n else 1.0
-    return low + (high - low) * share_low, low + (high - low) * share_high
 
 
 Further = tuple[int, int | None]
@@ -460,12 +411,9 @@ def _round(n: float, towards: Callable[[float], int]) -> int:
 
 def _span(terms: Terms, reach: float, low: float, high: float) -> Interval:
     """Return the smallest and the largest possible value of a row of the terms."""
-    kind = ESTIMATORS[terms.estimator].rows
-    if kind is Rows.KEPT:
-        return low, high
     weight = min(reach, terms.cap)
     if isinf(weight):
         raise ValueError(f"the reach of {terms.estimator} must be finite, got {reach:.6g}")
-    if kind is Rows.WEIGHTED:
+    if ESTIMATORS[terms.estimator].rows is Rows.WEIGHTED:
         return min(0.0, weight * low), max(0.0, weight * high)
     return low - weight * (high - low), high + weight * (high - low)

@@ -41,7 +41,7 @@ class Terms:
             as the estimator limits them; 0 for `dm`, which uses only predictions.
         mean_prediction: Expectation of a row before its reward is known: the mean prediction of a
             doubly robust estimate, 0 for estimates that only weigh rewards.
-        ratio: Whether the denominator is random too (`snips`, `replay`).
+        ratio: Whether the denominator is random too (`snips`).
         cap: Largest weight that the estimator allows; `inf`: unlimited.
     """
 

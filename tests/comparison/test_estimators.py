@@ -13,7 +13,6 @@ from armwise.feedback.ope import ESTIMATORS, Sample, Terms, intervals
 from armwise.feedback.ope.estimators import (
     estimate,
     ips,
-    replay,
     snips,
     switch_dr,
 )
@@ -117,7 +116,7 @@ def jackknife_error(sample: Sample, value: Callable[[Sample], Terms]) -> float:
 @pytest.mark.parametrize(
     "value",
     [
-        *(one for name, one in ESTIMATORS.items() if name not in {"replay", *BIASED}),
+        *(one for name, one in ESTIMATORS.items() if name not in BIASED),
         lambda sample: switch_dr(sample, threshold=3.0),
     ],
 )
@@ -128,7 +127,7 @@ def test_the_closed_form_error_equals_the_jackknife(value: Callable[[Sample], Te
     assert (high - low) / 2.0 / 1.959964 == pytest.approx(error, rel=0.02)
 
 
-@pytest.mark.parametrize("value", [ips, snips, replay])
+@pytest.mark.parametrize("value", [ips, snips])
 def test_the_bootstrap_agrees_with_scipy(value: Callable[[Sample], Terms]) -> None:
     part = value(invent(400, 3, seed=5, floor=0.1))
     [(low, high)] = intervals.bootstrap([part], np.random.default_rng(1), resamples=4000)

@@ -20,7 +20,6 @@ from armwise.feedback.ope.estimators import (
     estimate,
     estimators_table,
     ips,
-    replay,
     snips,
     switch_dr,
 )
@@ -74,7 +73,7 @@ def test_the_table_has_a_row_of_each_entry_in_the_order_of_the_file() -> None:
     assert names == list(ESTIMATORS)
 
 
-PREFERRED = ("dr", "switch_dr", "snips", "ips", "replay", "dm")
+PREFERRED = ("dr", "switch_dr", "snips", "ips", "dm")
 """Which of them represents a policy, the best first; another estimator may share a rank with one of them."""
 
 
@@ -97,7 +96,6 @@ def test_rows_are_what_the_traits_say() -> None:
         whole, alone = estimate(sample, name), estimate(half, name)
         independent = not whole.ratio and np.allclose(whole.numerator[: n // 2], alone.numerator)
         assert one.is_mean == independent, name
-        assert (one.rows is Rows.KEPT) == (whole.ratio and set(whole.denominator) <= {0.0, 1.0}), name
         blind = replace(sample, q_hat=np.zeros_like(q_hat))
         if one.is_mean:
             reads = not np.allclose(whole.numerator, estimate(blind, name).numerator)
@@ -152,7 +150,6 @@ def test_the_policy_that_logged_is_worth_the_mean_reward(sample: Sample) -> None
     for name in set(ESTIMATORS) - {"dm"}:
         assert estimate(same, name).value == pytest.approx(same.reward.mean()), name
     assert ips(same).effective_n == pytest.approx(len(same))
-    assert (replay(same).denominator == 1.0).all()
 
 
 @law
@@ -186,7 +183,7 @@ def test_a_scale_of_rewards_and_predictions_scales_the_value_alike(sample: Sampl
 @given(samples())
 def test_the_order_of_the_rows_does_not_matter(sample: Sample) -> None:
     turned = rows_of(sample, slice(None, None, -1))
-    for name in set(ESTIMATORS) - {"replay"}:
+    for name in ESTIMATORS:
         assert estimate(turned, name).value == pytest.approx(estimate(sample, name).value), name
 
 
@@ -205,8 +202,7 @@ def test_what_only_weighs_rewards_does_not_look_at_predictions(sample: Sample) -
 @law
 @given(samples())
 def test_averages_of_rewards_stay_within_the_rewards(sample: Sample) -> None:
-    for average in (snips, replay):
-        assert sample.reward.min() - 1e-9 <= average(sample).value <= sample.reward.max() + 1e-9
+    assert sample.reward.min() - 1e-9 <= snips(sample).value <= sample.reward.max() + 1e-9
 
 
 @law
@@ -235,30 +231,6 @@ def test_a_perfect_prediction_leaves_nothing_to_chance(sample: Sample) -> None:
     perfect = Sample(sample.propensity, sample.drawn, truth[np.arange(n), sample.drawn], target, truth)
     for name in set(ESTIMATORS) - WEIGHS_REWARDS_ALONE:
         np.testing.assert_allclose(estimate(perfect, name).numerator, target[0] @ truth[0], atol=1e-12)
-
-
-@law
-@given(samples())
-def test_rejection_keeps_whole_rows_and_the_same_ones_each_time(sample: Sample) -> None:
-    terms = replay(sample)
-    assert set(terms.denominator) <= {0.0, 1.0}
-    assert terms.effective_n == pytest.approx(terms.denominator.sum())
-    assert terms.value == replay(sample).value
-
-
-def test_rejection_keeps_rows_in_proportion_to_their_weights() -> None:
-    n = 40_000
-    p_log, p_target = np.tile([0.8, 0.2], (n, 1)), np.tile([0.5, 0.5], (n, 1))
-    drawn = (np.random.default_rng(3).random(n) < 0.2).astype(np.int64)
-    sample = Sample(p_log[np.arange(n), drawn], drawn, drawn.astype(np.float64), p_target)
-    kept = replay(sample, rng=np.random.default_rng(4))
-    # 0.5 of the rows kept, 16,000 of them (0.8 x 0.25 + 0.2 x 1), with an error of 0.004.
-    assert kept.value == pytest.approx(0.5, abs=0.016)
-    assert kept.denominator.sum() == pytest.approx(16_000, abs=400)
-    fewer = replay(sample, bound=5.0, rng=np.random.default_rng(4))
-    assert fewer.denominator.sum() == pytest.approx(8_000, abs=400)
-    with pytest.raises(ValueError, match=r"bound must be at least the largest weight, 2.5, got 2"):
-        replay(sample, bound=2.0)
 
 
 HALF, ONES = np.full(3, 0.5), np.ones(3)

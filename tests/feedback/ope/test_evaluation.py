@@ -10,7 +10,7 @@ import pytest
 
 from armwise.feedback.arrays import Floats, take_drawn
 from armwise.feedback.dataset import Log
-from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate
+from armwise.feedback.ope.estimators import ESTIMATORS, estimate
 from armwise.feedback.ope.evaluation import (
     INTERVALS,
     NEVER_DRAWN,
@@ -43,10 +43,6 @@ def log() -> Log:
         X=np.eye(3)[questions % 3],
         episodes=np.arange(n) % 600,
     )
-
-
-ONE_SIDED = ("clopper_pearson", "difference")
-"""An interval that is for a value, and not for a difference."""
 
 
 def always(log: Log, *shares: float) -> Floats:
@@ -140,7 +136,7 @@ def test_what_was_served_is_a_baseline_like_its_distribution(log: Log, interval:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("estimators", "most"), [(("ips",), 95), (("ips", "snips", "replay"), 110)])
+@pytest.mark.parametrize(("estimators", "most"), [(("ips",), 95), (("ips", "snips"), 110)])
 def test_an_evaluation_takes_few_bytes_a_row(estimators: tuple[str, ...], most: int) -> None:
     n = 100_000
     p = rng().dirichlet(np.ones(2), n) * 0.8 + 0.1
@@ -216,17 +212,13 @@ def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
 MEANS = tuple(name for name, one in ESTIMATORS.items() if one.is_mean)
 """Estimators whose rows are independent of each other once the reward model is given."""
 
-KEPT = tuple(name for name, one in ESTIMATORS.items() if one.rows is Rows.KEPT)
-"""Estimators that average the rewards of some rows."""
-
 
 @pytest.mark.parametrize("kind", INTERVALS)
 def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kind: str) -> None:
     applies = {
         "normal": tuple(ESTIMATORS),
         "bootstrap": tuple(ESTIMATORS),
-        "bernstein": (*MEANS, *KEPT),
-        "clopper_pearson": KEPT,
+        "bernstein": MEANS,
         "anytime": tuple(name for name, one in ESTIMATORS.items() if one.anytime),
     }[kind]
     p, truth = always(log, 0.2, 0.3, 0.5), VALUES @ [0.2, 0.3, 0.5]
@@ -239,16 +231,13 @@ def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kin
         assert one.difference is not None
         if one.estimator != "dm":  # whose interval does not know how wrong its model is
             assert one.value.low < truth < one.value.high
-        for of, figure in (("value", one.value), ("difference", one.difference)):
-            of_both = one.estimator in (MEANS if kind == "bernstein" else applies)
-            if one.estimator in applies and (of == "value" or of_both) and (kind, of) != ONE_SIDED:
+        for figure in (one.value, one.difference):
+            if one.estimator in applies:
                 assert (figure.kind, figure.why) == (kind, "")
             else:
                 assert (figure.kind, figure.why) == ("normal", f"{kind} does not apply to it")
         if one.value.kind == one.difference.kind == kind:
             assert (one.note, one.value.why) == ("", "")
-        elif one.value.kind == kind:
-            assert one.note == f"normal interval of the difference: {kind} does not apply to it"
         else:
             assert one.note == f"normal interval: {kind} does not apply to it"
             assert replace(one.value, why="") == usual[one.estimator].value
@@ -274,16 +263,11 @@ def test_equal_rewards_do_not_make_a_value_certain() -> None:
     log = Log.from_arrays(ARMS[:2], np.arange(200) % 2, np.full(200, 0.9), p_log=np.full((200, 2), 0.5))
     targets = {"a": always(log, 1.0, 0.0)}
     for kind in INTERVALS:
-        names = ("replay", "ips", "snips")
+        names = ("ips", "snips")
         found = evaluate(log, targets, rng(), estimators=names, interval=kind, reward_range=(-1.0, 1.0))
         for one in found["a"].estimates:
             assert one.value is not None
             assert one.value.low < 0.88
-        if kind == "clopper_pearson":
-            assert found["a"].estimates[0].note == (
-                "normal interval of the value: rewards must be -1 or 1, got 0.9; "
-                "normal interval of the difference: clopper_pearson does not apply to it"
-            )
 
 
 @pytest.mark.parametrize("kind", INTERVALS)
@@ -293,39 +277,24 @@ def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: 
         one,
         {"a": always(one, 1.0, 0.0)},
         rng(),
-        estimators=("replay", "ips", "snips"),
+        estimators=("ips", "snips"),
         interval=kind,
         reward_range=(0.0, 1.0),
     )
     assert all(each.value is not None for each in found["a"].estimates)
     if kind == "bernstein":
-        assert found["a"].estimates[1].note == "normal interval: an interval needs at least 2 rows, got 1"
+        assert found["a"].estimates[0].note == "normal interval: an interval needs at least 2 rows, got 1"
 
 
 def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Log) -> None:
     bare = replace(log, p_log=None)
     p = {"t": always(log, 0.1, 0.2, 0.7)}
-    for kind, name in (("bernstein", "ips"), ("bernstein", "replay"), ("clopper_pearson", "replay")):
-        (one,) = evaluate(bare, p, rng(), estimators=(name,), interval=kind)["t"].estimates
-        assert one.value is not None
-        assert one.value.kind == "normal"
-        assert one.value.why == f"{kind} needs the probabilities of all arms, not only of the drawn one"
+    (one,) = evaluate(bare, p, rng(), estimators=("ips",), interval="bernstein")["t"].estimates
+    assert one.value is not None
+    assert one.value.kind == "normal"
+    assert one.value.why == "bernstein needs the probabilities of all arms, not only of the drawn one"
     (betting,) = evaluate(bare, p, rng(), estimators=("ips",), interval="anytime")["t"].estimates
     assert betting.note == "", "it holds for weights of any size"
-
-
-def test_replay_rejects_by_the_largest_weight_there_could_be() -> None:
-    n, p_log = 40, np.tile([0.9, 0.1], (40, 1))
-    p_log[0] = [0.99999, 0.00001]
-    log = Log.from_arrays(ARMS[:2], np.arange(n) % 10 // 9, np.ones(n), p_log=p_log)
-    p = always(log, 0.5, 0.5)
-    known, unknown = (
-        evaluate(each, {"t": p}, rng(), estimators=("replay",))["t"].estimates[0]
-        for each in (log, replace(log, p_log=None))
-    )
-    assert known.value is None
-    assert known.note.startswith("rejection with the bound 50000 kept none of 40 rows")
-    assert unknown.value is not None, "by the largest that was seen, 5"
 
 
 def test_each_distribution_is_made_once(log: Log) -> None:
@@ -357,7 +326,7 @@ def test_what_cannot_be_asked_is_refused(log: Log) -> None:
         evaluate(log, {"t": p[:, :2]}, rng())
     with pytest.raises(ValueError, match=r"sum of t must be 1, got 0\.9 at row 0"):
         evaluate(log, {"t": p * 0.9}, rng())
-    with pytest.raises(ValueError, match="unknown estimator 'dx'; available: replay, ips"):
+    with pytest.raises(ValueError, match="unknown estimator 'dx'; available: ips"):
         evaluate(log, {"t": p}, rng(), estimators=("dx",))
     with pytest.raises(ValueError, match="unknown interval 'wald'; available: normal, bootstrap"):
         evaluate(log, {"t": p}, rng(), interval="wald")

@@ -111,7 +111,7 @@ def test_rows_of_a_cluster_are_one_observation() -> None:
         ({"clusters": [1, 2]}, r"clusters must be \(60,\), one per action, got \(2,\)"),
         ({"names": ("a", "b")}, "names must be 3 different ones, got 2: a, b"),
         ({"names": ("a", "b", "a")}, "names must be 3 different ones"),
-        ({"estimators": ("dq",)}, "unknown estimator 'dq'; available: replay, ips"),
+        ({"estimators": ("dq",)}, "unknown estimator 'dq'; available: ips"),
         ({"interval": "wide"}, "unknown interval 'wide'; available: normal"),
     ],
 )
