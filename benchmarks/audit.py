@@ -92,7 +92,6 @@ def log_of(w: World, p: Floats, column: np.ndarray[tuple[int], np.dtype[np.int64
         features={f"feature {j}": w.features[:, j] for j in range(N_FEATURES)},
         values={f"feature {j}": w.features[:, j].astype(np.float64) for j in range(N_FEATURES)},
         reward=take_drawn(w.reward, column),
-        failed=np.zeros(n, dtype=np.bool_),
         ids=np.arange(n),
         at=60.0 * np.arange(n),
     )
@@ -287,12 +286,6 @@ def missing(w: World) -> Draws:
     return replace(log, reward=np.where(lost, np.nan, log.reward))
 
 
-def failing(w: World) -> Draws:
-    """One arm fails in a tenth of its rows, the others in a fiftieth."""
-    log = log_of(w, floored(softmax(w.score), 0.02))
-    return replace(log, failed=w.rng.random(len(w)) < np.where(log.drawn == 2, 0.1, 0.02))
-
-
 def duplicated(w: World) -> Draws:
     """A hundredth of the decisions twice."""
     log = log_of(w, floored(softmax(w.score), 0.02))
@@ -341,8 +334,7 @@ FAULTS: tuple[Fault, ...] = (
     (leak, "", False),
     (sticky, "draws within users", False),
     (missing, "missing rewards", False),
-    (failing, "failures", False),
-    (certain, "deterministic stretches", False),
+    (certain, "arms that could not be drawn", False),
     (without_floor, "arms that could not be drawn", False),
 )
 """Each fault, the check that warns of it (empty where the audit fails), and whether to try it with the

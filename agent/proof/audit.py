@@ -1,7 +1,7 @@
 """Whether a log may be used, and the report of `armwise audit`.
 
     decisions --LogAudit--> Draws --audit--> Audit.doubt   the verdict of audit, prove, replay, report, gate
-                                             AuditReport
+                                             report_log    the document of `armwise audit`
 
 Features are selected by the first rows and then fixed, since a bet must be placed before its row is seen.
 """
@@ -9,7 +9,7 @@ Features are selected by the first rows and then fixed, since a bet must be plac
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cached_property
 from importlib import metadata
@@ -29,7 +29,7 @@ from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.decisions import Decisions, Selection, concatenate, encode
 from armwise.feedback.events import FOREIGN, LABELS, Context
-from armwise.feedback.ope import ON_RECORD, Audit, Check, CheckStatus, Draws, audit
+from armwise.feedback.ope import ON_RECORD, Audit, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, TrainingLog
 from armwise.feedback.texts import find_value
@@ -141,7 +141,6 @@ class LogAudit:
             codes,
             values,
             d.reward,
-            d.draw.each(lambda key: key.failed),
             d.id,
             dict(_groups(d)),
             d.at,
@@ -216,95 +215,40 @@ def find_doubt(
 # -- the report ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """The audit of a log.
+def make_table(document: Mapping[str, Any]) -> Table:
+    """Return the checks of a report as a table for a terminal."""
+    table = Table(
+        title=Text(f"{document['source']}: {document['decisions']:,} decisions"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
+    )
+    for name in ("check", "verdict", "expected", "found"):
+        table.add_column(name, overflow="fold")
+    table.add_column("p", justify="right", no_wrap=True)
+    for check in document["checks"]:
+        cells = (check["name"], check["status"], check["expected"], check["found"])
+        style = _STYLES[check["status"]]
+        table.add_row(*(Text(cell, style=style) for cell in (*cells, p_in_words(check["p_value"]))))
+    return table
 
-    Attributes:
-        source: The file, or the database without its password.
-        made_at: When the report was made, seconds since the epoch.
-        first_at: Time of the first audited decision.
-        last_at: Time of the last one.
-        found: The checks.
-        excluded: Number of decisions that are left out, by reason.
-        notes: Remarks, a sentence each.
-    """
 
-    source: str
-    made_at: float
-    first_at: float
-    last_at: float
-    found: Audit
-    excluded: Mapping[str, int]
-    notes: tuple[str, ...]
-
-    @property
-    def summary(self) -> str:
-        """The result of the audit, in one or two sentences."""
-        return summarise_audit(self.found)
-
-    def table(self) -> Table:
-        """Return the checks as a table for a terminal."""
-        table = Table(
-            title=Text(f"{self.source}: {self.found.rows:,} decisions"),
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            padding=0,
-        )
-        for name in ("check", "verdict", "expected", "found"):
-            table.add_column(name, overflow="fold")
-        table.add_column("p", justify="right", no_wrap=True)
-        for check in self.found.checks:
-            cells = (check.name, check.status, check.expected, check.found, p_in_words(check.p_value))
-            table.add_row(*(Text(cell, style=_STYLES[check.status]) for cell in cells))
-        return table
-
-    def footnotes(self) -> list[str]:
-        """Return the advice of each failed or warning check, the excluded decisions, and the notes."""
-        return [
-            *(f"{check.status}, {check.name}: {check.advice}" for check in self.raised),
-            f"Left out: {format_counts(self.excluded) or 'none'}.",
-            *self.notes,
-        ]
-
-    @property
-    def raised(self) -> list[Check]:
-        """The failed checks, then the warnings."""
-        return [
-            check
+def list_footnotes(document: Mapping[str, Any]) -> list[str]:
+    """Return the advice of each failed check, then of each warning; the excluded decisions; and the notes."""
+    return [
+        *(
+            f"{status}, {check['name']}: {check['advice']}"
             for status in (CheckStatus.FAIL, CheckStatus.WARN)
-            for check in self.found.checks
-            if check.status is status
-        ]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return {
-            "source": self.source,
-            "armwise": metadata.version("armwise"),
-            "made_at": self.made_at,
-            "status": str(self.found.status),
-            "summary": self.summary,
-            "decisions": self.found.rows,
-            "tested": self.found.tested,
-            "first_at": self.first_at,
-            "last_at": self.last_at,
-            "excluded": dict(self.excluded),
-            "checks": [
-                {name: getattr(check, name) for name in check.__slots__} | {"status": str(check.status)}
-                for check in self.found.checks
-            ],
-            "notes": list(self.notes),
-        }
+            for check in document["checks"]
+            if check["status"] == status
+        ),
+        f"Left out: {format_counts(document['excluded']) or 'none'}.",
+        *document["notes"],
+    ]
 
 
-_STYLES = {
-    CheckStatus.PASS: "",
-    CheckStatus.SKIPPED: "dim",
-    CheckStatus.WARN: "yellow",
-    CheckStatus.FAIL: "red",
-}
+_STYLES = {"pass": "", "skipped": "dim", "warn": "yellow", "fail": "red"}
 
 
 def p_in_words(p: float | None) -> str:
@@ -318,15 +262,11 @@ def p_in_words(p: float | None) -> str:
     return "< 1e-12" if p < 1e-12 else f"{p:.2g}"
 
 
-def summarise_audit(found: Audit) -> str:
-    """Return the result of an audit, in one or two sentences."""
+def _summarise(found: Audit) -> str:
     warned = [check.name for check in found.checks if check.status is CheckStatus.WARN]
     warnings = f" Warnings: {', '.join(warned)}." if warned else ""
-    if found.faults:
-        return f"{found.doubt}{warnings}"
-    return (
-        f"No fault was found in {found.tested:,} draws: estimates may rest on these propensities.{warnings}"
-    )
+    sound = f"No fault was found in {found.tested:,} draws: estimates may rest on these propensities."
+    return f"{found.doubt or sound}{warnings}"
 
 
 def report_log(
@@ -336,8 +276,8 @@ def report_log(
     since: datetime | None,
     until: datetime | None,
     on_progress: Progress,
-) -> AuditReport:
-    """Audit a log, and return the report of it.
+) -> dict[str, Any]:
+    """Audit a log, and return the report of it, as JSON.
 
     Args:
         source: The log.
@@ -361,15 +301,21 @@ def report_log(
         )
     at = log.draws.at
     assert at is not None
-    return AuditReport(
-        name,
-        time.time(),
-        float(at.min()),
-        float(at.max()),
-        log.found,
-        dict(log.excluded.most_common()),
-        (EXPORTED,) if log.is_export else (),
-    )
+    found = log.found
+    return {
+        "source": name,
+        "armwise": metadata.version("armwise"),
+        "made_at": time.time(),
+        "status": str(found.status),
+        "summary": _summarise(found),
+        "decisions": found.rows,
+        "tested": found.tested,
+        "first_at": float(at.min()),
+        "last_at": float(at.max()),
+        "excluded": dict(log.excluded.most_common()),
+        "checks": [asdict(check) | {"status": str(check.status)} for check in found.checks],
+        "notes": [EXPORTED] if log.is_export else [],
+    }
 
 
 # -- features --------------------------------------------------------------------------------------

@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 
 from armwise.agent.cli.console import console, errors, progress, report_errors
-from armwise.agent.cli.options import (
-    CONFIG,
-    ConfigPath,
-    moment,
-    with_log,
-)
-from armwise.agent.proof.audit import report_log
+from armwise.agent.cli.options import CONFIG, ConfigPath, moment, with_log
+from armwise.agent.proof.audit import list_footnotes, make_table, report_log
 from armwise.feedback.jsonl import appearing, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import CheckStatus
@@ -62,11 +57,11 @@ def audit(
                 with closing(Store(settings.database_url, rule.join, create=False)) as store:
                     source = LogSource(store, rule)
                     report = report_log(source, name, rule, begin, end, on_progress)
-        console.print(report.table())
-        for line in (report.summary, *report.footnotes()):
+        console.print(make_table(report))
+        for line in (report["summary"], *list_footnotes(report)):
             console.print(line, highlight=False, soft_wrap=True)
         if output is not None:
             with appearing(output) as file:
-                file.write(json.dumps(report.as_json(), indent=2).encode())
-    if report.found.status is CheckStatus.FAIL:
+                file.write(json.dumps(report, indent=2).encode())
+    if report["status"] == CheckStatus.FAIL:
         raise typer.Exit(1)

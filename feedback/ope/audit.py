@@ -58,8 +58,8 @@ RATE_ROUNDS = 50
 SLICES = 12
 """Stretches of a log that are tested separately."""
 
-LEAST_STRETCH = 20
-"""Fewest consecutive rows drawn with certainty that make a stretch."""
+LEAST_AGAIN = 20
+"""Fewest rows after another of their group from which on repeats are tested."""
 
 LEAK = 0.999
 """Least correlation with the reward at which a feature counts as computed from the reward."""
@@ -153,7 +153,6 @@ class Draws:
         features: Small codes, from 0, of each feature of the rows, shape (n,), by name.
         values: Numbers of features of the rows, shape (n,), by name, compared with the reward.
         reward: Rewards, shape (n,); NaN: missing. None: the audit leaves rewards out.
-        failed: Whether the drawn arm failed, shape (n,).
         ids: Code of the id of each decision, shape (n,); None: all ids differ.
         groups: Codes of groups such as episodes or users, shape (n,), by kind of group; -1: in no group.
         at: Times of the decisions, seconds since the epoch, shape (n,).
@@ -173,7 +172,6 @@ class Draws:
     features: Mapping[str, Integers] = field(default_factory=dict)
     values: Mapping[str, Floats] = field(default_factory=dict)
     reward: Floats | None = None
-    failed: Flags | None = None
     ids: Integers | None = None
     groups: Mapping[str, Integers] = field(default_factory=dict)
     at: Floats | None = None
@@ -210,12 +208,11 @@ class Draws:
     @property
     def possible(self) -> Flags:
         """Whether an arm was eligible, shape (n, n_arms)."""
-        return (
-            np.ones((len(self), len(self.arms)), dtype=np.bool_) if self.eligible is None else self.eligible
-        )
+        everywhere = np.ones((len(self), len(self.arms)), dtype=np.bool_)
+        return everywhere if self.eligible is None else self.eligible
 
 
-_COLUMNS = ("propensity", "reward", "failed", "ids", "at", "floor", "waiting")
+_COLUMNS = ("propensity", "reward", "ids", "at", "floor", "waiting")
 
 
 def audit(draws: Draws, error: float = ERROR) -> Audit:
@@ -226,22 +223,20 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         error: Largest probability that a test fails or warns although the log is true.
     """
     if not len(draws):
-        nothing = Check(
-            "propensities", CheckStatus.FAIL, "decisions", "none", advice="There is nothing to audit."
-        )
-        return Audit(0, 0, (nothing,))
+        advice = "There is nothing to audit."
+        return Audit(0, 0, (Check("propensities", CheckStatus.FAIL, "decisions", "none", advice=advice),))
     recorded = ~np.isnan(draws.propensity)
     checks = [_check_recorded(draws, recorded)]
     tested = 0
     if recorded.any():
-        counted, sound = _ranges(draws, recorded)
-        checks += counted
-        checks += [_floors(draws, sound), *_zeros(draws, sound), _stretches(draws, sound)]
-        rows = draws.where(sound & _firsts(draws))
-        tests, tested = _tests(rows)
+        possible, sound = _check_ranges(draws, recorded)
+        checks += [possible, _check_floor(draws, sound), *_check_zeros(draws, sound)]
+        checks.append(_check_certain(draws, sound))
+        if draws.ids is not None:
+            sound &= np.isin(np.arange(len(draws)), np.unique(draws.ids, return_index=True)[1])
+        tests, tested = _tests(draws.where(sound))
         checks += _correct_errors(tests, error)
-    checks += [*_check_repeated(draws), *_times(draws), *_leaks(draws)]
-    return Audit(len(draws), tested, tuple(checks))
+    return Audit(len(draws), tested, (*checks, _check_ids(draws), *_check_leaks(draws)))
 
 
 # -- counts ------------------------------------------------------------------------------------------
@@ -256,73 +251,62 @@ def _share(n: int, of: int) -> str:
     return f"{n:,} of {of:,} ({100 * n / of:.3g} %)" if n else f"0 of {of:,}"
 
 
+def _check_none(name: str, n: int, status: CheckStatus, expected: str, found: str, advice: str) -> Check:
+    """Return a check that `n` is 0; if it is not, with the status and the advice."""
+    if not n:
+        return Check(name, CheckStatus.PASS, expected, found)
+    return Check(name, status, expected, found, advice=advice)
+
+
 def _check_recorded(draws: Draws, recorded: Flags) -> Check:
-    n, have = len(draws), int(recorded.sum())
-    name, expected = ON_RECORD, "one for each decision"
+    n, have, expected = len(draws), int(recorded.sum()), "one for each decision"
     share = _share(have, n)
     if not have:
         advice = (
             "It has no propensities. Log the probability of the drawn arm, or better of "
             "each arm, at the moment of the draw; it cannot be filled in afterwards."
         )
-        return Check(name, CheckStatus.FAIL, expected, share, advice=advice)
-    if have < n:
-        advice = (
-            f"{n - have:,} decisions have no propensity and are left out of every estimate; log it for all."
-        )
-        return Check(name, CheckStatus.WARN, expected, share, advice=advice)
-    whole = "whole distributions" if draws.p is not None else "of the drawn arm only"
-    return Check(name, CheckStatus.PASS, expected, f"{share}, {whole}")
+        return Check(ON_RECORD, CheckStatus.FAIL, expected, share, advice=advice)
+    if have == n:
+        share += ", whole distributions" if draws.p is not None else ", of the drawn arm only"
+    advice = f"{n - have:,} decisions have no propensity and are left out of every estimate; log it for all."
+    return _check_none(ON_RECORD, n - have, CheckStatus.WARN, expected, share, advice)
 
 
-def _ranges(draws: Draws, recorded: Flags) -> tuple[list[Check], Flags]:
-    """Return the checks of ranges, and whether the propensity of each row is possible, shape (n,)."""
-    w, rows = draws.propensity, np.arange(len(draws))
+def _check_ranges(draws: Draws, recorded: Flags) -> tuple[Check, Flags]:
+    """Return the check of ranges, and whether the propensity of each row is possible, shape (n,)."""
+    w, rows, p = draws.propensity, np.arange(len(draws)), draws.p
     outside = recorded & ~((w > 0.0) & (w <= 1.0 + TOLERANCE))
     masked = recorded & ~draws.possible[rows, draws.drawn]
-    name, expected = "propensities possible", "in (0, 1], summing to 1, the drawn arm among the eligible ones"
     faults = []
-    if n := int(outside.sum()):
-        first = float(w[outside][0])
+    if outside.any():
         faults.append(
-            f"{n:,} drawn arms have a propensity of {first:.4g}, with which nothing is drawn: log the "
-            "distribution that the draw was made from, after any floor, epsilon or override"
+            f"{outside.sum():,} drawn arms have a propensity of {w[outside][0]:.4g}, with which nothing is "
+            "drawn: log the distribution that the draw was made from, after any floor, epsilon or override"
         )
-    if n := int(masked.sum()):
+    if masked.any():
         faults.append(
-            f"{n:,} drawn arms were not eligible: log the arms that could be drawn at that moment, and a "
-            "fallback as such, not as the drawn arm"
+            f"{masked.sum():,} drawn arms were not eligible: log the arms that could be drawn at that "
+            "moment, and a fallback as such, not as the drawn arm"
         )
     sound = recorded & ~outside & ~masked
-    if draws.p is not None:
-        p = draws.p
+    if p is not None:
         odd = recorded & ~((p >= 0.0).all(axis=1) & (np.abs(p.sum(axis=1) - 1.0) <= TOLERANCE))
         differs = recorded & ~odd & ~(np.abs(p[rows, draws.drawn] - w) <= TOLERANCE)
-        if n := int(odd.sum()):
-            total = float(p[odd][0].sum())
-            faults.append(f"{n:,} distributions sum to another number than 1, such as {total:.6g}")
-        if n := int(differs.sum()):
-            faults.append(f"{n:,} propensities differ from their distributions")
+        if odd.any():
+            total = f"{p[odd][0].sum():.6g}"
+            faults.append(f"{odd.sum():,} distributions sum to another number than 1, such as {total}")
+        if differs.any():
+            faults.append(f"{differs.sum():,} propensities differ from their distributions")
         sound &= ~odd & ~differs
-    bad = int((recorded & ~sound).sum())
-    advice = "; ".join(faults) + "." if faults else ""
-    return [
-        Check(
-            name,
-            CheckStatus.FAIL if bad else CheckStatus.PASS,
-            expected,
-            _bad(bad, int(recorded.sum())),
-            None,
-            advice,
-        )
-    ], sound
+    bad, of = int((recorded & ~sound).sum()), int(recorded.sum())
+    expected = "in (0, 1], summing to 1, the drawn arm among the eligible ones"
+    found = f"{bad:,} of {of:,} are not" if bad else f"all {of:,} are"
+    advice = "; ".join(faults) + "."
+    return _check_none("propensities possible", bad, CheckStatus.FAIL, expected, found, advice), sound
 
 
-def _bad(n: int, of: int) -> str:
-    return f"{n:,} of {of:,} are not" if n else f"all {of:,} are"
-
-
-def _floors(draws: Draws, sound: Flags) -> Check:
+def _check_floor(draws: Draws, sound: Flags) -> Check:
     name, expected = "floor", "no eligible arm below the floor that its decision claims"
     if draws.floor is None or not (sound & (draws.floor > 0.0)).any():
         return Check(name, CheckStatus.SKIPPED, expected, "no decision claims a floor")
@@ -332,18 +316,16 @@ def _floors(draws: Draws, sound: Flags) -> Check:
     if draws.p is not None:
         least = np.where(draws.possible, draws.p, inf).min(axis=1)
     below = sound & (least < floor - TOLERANCE)
-    n, of = int(below.sum()), int((sound & (draws.floor > 0.0)).sum())
-    if not n:
-        return Check(name, CheckStatus.PASS, expected, f"none in {of:,} decisions")
-    row = int(np.flatnonzero(below)[0])
+    n, of, row = int(below.sum()), int((sound & (draws.floor > 0.0)).sum()), int(below.argmax())
     advice = (
         f"A decision claims a floor of {floor[row]:.4g} and has a probability of {least[row]:.4g}: what is "
         "logged leaves out the floor. Log the distribution after the floor was mixed in."
     )
-    return Check(name, CheckStatus.FAIL, expected, _share(n, of), advice=advice)
+    found = _share(n, of) if n else f"none in {of:,} decisions"
+    return _check_none(name, n, CheckStatus.FAIL, expected, found, advice)
 
 
-def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
+def _check_zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
     n, expected = int(sound.sum()), "every eligible arm could be drawn"
     name = "arms that could not be drawn"
     if draws.p is None:
@@ -368,77 +350,32 @@ def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
     yield _check_none("weights", rare, CheckStatus.WARN, expected, found, advice)
 
 
-def _check_none(name: str, n: int, status: CheckStatus, expected: str, found: str, advice: str) -> Check:
-    """Return a check that `n` is 0; if it is not, with the status and the advice."""
-    if not n:
-        return Check(name, CheckStatus.PASS, expected, found)
-    return Check(name, status, expected, found, advice=advice)
-
-
-def _stretches(draws: Draws, sound: Flags) -> Check:
-    several = draws.possible.sum(axis=1) > 1
-    certain = sound & several & (draws.propensity >= 1.0 - TOLERANCE)
-    if certain.any() and (certain == sound).all() and len(np.unique(draws.drawn)) > 1:
-        advice = (
-            "Every propensity is 1, so the other arms had 0, and their answers to the same requests are not "
-            "in the log. Draw 1 to 5 % of the decisions at random among the arms, and log the probabilities."
-        )
-        expected = "decisions that could have drawn another arm"
-        return Check("deterministic draws", CheckStatus.FAIL, expected, "none", advice=advice)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], certain, [False]]).astype(np.int8)))
-    starts, ends = edges[::2], edges[1::2]
-    lengths = ends - starts
-    expected = f"no {LEAST_STRETCH} decisions in a row drawn with probability 1"
-    long = lengths >= LEAST_STRETCH
-    total, name = int(certain.sum()), "deterministic stretches"
-    if not long.any():
-        return Check(
-            name, CheckStatus.PASS, expected, f"{_share(total, len(draws))} drawn with probability 1"
-        )
-    longest = int(lengths.argmax())
+def _check_certain(draws: Draws, sound: Flags) -> Check:
+    certain = sound & (draws.possible.sum(axis=1) > 1) & (draws.propensity >= 1.0 - TOLERANCE)
+    n = int(certain.sum())
+    all_are = n and (certain == sound).all() and len(np.unique(draws.drawn)) > 1
     advice = (
-        f"{int(long.sum()):,} stretches, the longest of {int(lengths[longest]):,} decisions from decision "
-        f"{int(starts[longest]) + 1:,} on, drew a single arm with certainty: no other arm can be estimated "
-        "there. Draw at random, with a floor."
+        "Every propensity is 1, so the other arms had 0, and their answers to the same requests are not "
+        "in the log. Draw 1 to 5 % of the decisions at random among the arms, and log the probabilities."
     )
-    return Check(
-        name, CheckStatus.WARN, expected, _share(int(lengths[long].sum()), len(draws)), advice=advice
-    )
+    expected = "decisions that could have drawn another arm"
+    found = "none" if all_are else f"{_share(n, len(draws))} drawn with probability 1"
+    return _check_none("deterministic draws", int(all_are), CheckStatus.FAIL, expected, found, advice)
 
 
-def _firsts(draws: Draws) -> Flags:
-    """Return whether a row is the first of its id, shape (n,)."""
-    first = np.ones(len(draws), dtype=np.bool_)
-    if draws.ids is not None:
-        first[:] = False
-        first[np.unique(draws.ids, return_index=True)[1]] = True
-    return first
-
-
-def _check_repeated(draws: Draws) -> Iterator[Check]:
+def _check_ids(draws: Draws) -> Check:
     name, expected = "ids", "each decision once"
     if draws.ids is None:
-        yield Check(name, CheckStatus.SKIPPED, expected, "there are none")
-    else:
-        again = int(len(draws) - _firsts(draws).sum())
-        advice = (
-            f"{again:,} decisions stand again under the id of an earlier one: each counts twice, and "
-            "intervals are too narrow. Write each decision once; later rewards belong to it."
-        )
-        yield _check_none(name, again, CheckStatus.FAIL, expected, _share(again, len(draws)), advice)
+        return Check(name, CheckStatus.SKIPPED, expected, "there are none")
+    again = len(draws) - len(np.unique(draws.ids))
+    advice = (
+        f"{again:,} decisions stand again under the id of an earlier one: each counts twice, and "
+        "intervals are too narrow. Write each decision once; later rewards belong to it."
+    )
+    return _check_none(name, again, CheckStatus.FAIL, expected, _share(again, len(draws)), advice)
 
 
-def _times(draws: Draws) -> Iterator[Check]:
-    if draws.waiting is not None and draws.waiting.any():
-        n = int(draws.waiting.sum())
-        advice = (
-            f"{n:,} decisions still wait for a reward: estimates read those that have one, which were "
-            "chosen by how soon it came. Evaluate up to the first that waits."
-        )
-        yield Check("waiting rewards", CheckStatus.WARN, "none", _share(n, len(draws)), advice=advice)
-
-
-def _leaks(draws: Draws) -> Iterator[Check]:
+def _check_leaks(draws: Draws) -> Iterator[Check]:
     if draws.reward is None:
         return
     name, expected = "leaks", f"no feature with a correlation of {LEAK:g} with the reward"
@@ -467,15 +404,11 @@ def _leaks(draws: Draws) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A test before it is corrected.
+    """A test before it is corrected; fields as in `Check`.
 
     Attributes:
-        name: Name of the check.
-        expected: What a true log has, in words.
-        found: What this log has, in words.
         evidence: Logarithm of the largest wealth of its bets; None: the test cannot be made.
-        advice: The fault and its remedy, for a test that rejects.
-        fault: Status of a test that rejects.
+        fault: Status if it rejects.
         apart: Whether its fault is independent of a fault that all rows have.
     """
 
@@ -492,29 +425,21 @@ class _Test:
         return min(1.0, exp(-(self.evidence or 0.0)))
 
 
-def _correct_errors(tests: Sequence[_Test], error: float) -> list[Check]:
-    """Return tests as checks; Holm's procedure decides which are rejected."""
+def _correct_errors(tests: Sequence[_Test], error: float) -> Iterator[Check]:
+    """Yield tests as checks; Holm's procedure decides which are rejected."""
     made = sorted((test for test in tests if test.evidence is not None), key=lambda test: test.p_value)
     rejected: set[str] = set()
     for place, test in enumerate(made):
         if test.p_value > error / (len(made) - place):
             break
         rejected.add(test.name)
-    return [
-        Check(
-            test.name,
-            CheckStatus.SKIPPED
-            if test.evidence is None
-            else test.fault
-            if test.name in rejected
-            else CheckStatus.PASS,
-            test.expected,
-            test.found,
-            None if test.evidence is None else test.p_value,
-            test.advice if test.name in rejected else "",
-        )
-        for test in tests
-    ]
+    for test in tests:
+        if test.evidence is None:
+            yield Check(test.name, CheckStatus.SKIPPED, test.expected, test.found)
+        elif test.name in rejected:
+            yield Check(test.name, test.fault, test.expected, test.found, test.p_value, test.advice)
+        else:
+            yield Check(test.name, CheckStatus.PASS, test.expected, test.found, test.p_value)
 
 
 def _tests(draws: Draws) -> tuple[list[_Test], int]:
@@ -525,31 +450,25 @@ def _tests(draws: Draws) -> tuple[list[_Test], int]:
         test, repeats = _within(rows, what)
         sticky.append(test)
         if repeats:
-            rows = rows.where(_mark_first(rows.groups[what]))
+            rows = rows.where(_previous(rows.groups[what], rows.drawn) < 0)
     if not len(rows):
         return sticky, 0
     bettor = _Bettor(rows)
     first = [_mean_weights(rows, bettor), _calibration(rows, bettor)]
     others = [_slices(rows, bettor), _by_features(rows, bettor), _serial(rows, bettor)]
     if rows.reward is not None:
-        missing = np.where(_after_first_waiting(rows), -1, np.isnan(rows.reward))
-        others.append(_depends(rows, bettor, "missing rewards", missing, "have no reward"))
-    if rows.failed is not None:
-        others.append(_depends(rows, bettor, "failures", rows.failed.astype(np.int64), "failed"))
+        others.append(_missing(rows, rows.reward, bettor))
     if _alike(rows):
         first[1] = _explain(first[1], first[0])
     if rows.rated and rows.p is not None:
         # rows that are there more often than drawn, by arm, explain this much of all evidence
         explained = _fit_presence(rows.p, rows.drawn)
         first, others, sticky = (
-            [_weaken(test, explained) for test in some] for some in (first, others, sticky)
+            [replace(test, evidence=test.evidence and max(0.0, test.evidence - explained)) for test in some]
+            for some in (first, others, sticky)
         )
     strongest = max(first, key=lambda test: test.evidence or 0.0)
     return [*first, *(_explain(test, strongest) for test in others), *sticky], len(rows)
-
-
-def _weaken(test: _Test, explained: float) -> _Test:
-    return test if test.evidence is None else replace(test, evidence=max(0.0, test.evidence - explained))
 
 
 def _fit_presence(p: Floats, drawn: Integers) -> float:
@@ -569,16 +488,6 @@ def _fit_presence(p: Floats, drawn: Integers) -> float:
     return float(max(some, 0.0)) if n else 0.0
 
 
-def _after_first_waiting(draws: Draws) -> Flags:
-    """Return whether a row is the first that waits for its reward, or later, shape (n,).
-
-    Which of these have a reward depends on how soon it came, and with that on the arm.
-    """
-    if draws.waiting is None:
-        return np.zeros(len(draws), dtype=np.bool_)
-    return np.asarray(np.maximum.accumulate(draws.waiting), dtype=np.bool_)
-
-
 def _alike(draws: Draws) -> bool:
     """Return whether every propensity is 1 / n of several eligible arms."""
     width = draws.possible.sum(axis=1)
@@ -595,14 +504,6 @@ def _explain(test: _Test, other: _Test) -> _Test:
         return test
     advice = f"It may follow from the check above, {other.name}: mend that first."
     return replace(test, advice=advice, fault=CheckStatus.WARN)
-
-
-def _mark_first(group: Integers) -> Flags:
-    """Return whether a row is the first of its group, or in no group, shape (n,)."""
-    first = group < 0
-    places = np.flatnonzero(~first)
-    first[places[np.unique(group[places], return_index=True)[1]]] = True
-    return np.asarray(first, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -993,7 +894,7 @@ def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
     name, expected = f"draws within {what}s", f"the draw before in the same {what} does not predict a draw"
     before = _previous(draws.groups[what], draws.drawn)
     n = int((before >= 0).sum())
-    if n < LEAST_STRETCH:
+    if n < LEAST_AGAIN:
         return _Test(name, expected, f"no {what} with several decisions", None), False
     outcome = _Bettor(draws).bet(before, len(draws.arms), FEATURE_PRIORS)
     again = float((draws.drawn == before)[before >= 0].mean())
@@ -1020,16 +921,16 @@ def _previous(group: Integers, drawn: Integers) -> Integers:
     return before
 
 
-def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str) -> _Test:
-    """Return the test that a fact known after the draw is independent of the drawn arm.
+def _missing(draws: Draws, reward: Floats, bettor: _Bettor) -> _Test:
+    """Return the test that whether a reward is missing does not depend on the drawn arm.
 
-    Args:
-        draws: The rows.
-        bettor: Bets on them.
-        name: Name of the check.
-        code: Whether it holds in each row, shape (n,); -1: still unknown.
-        what: The fact, in words.
+    Rows from the first that still waits on are left out: which of them have a reward depends on how soon it
+    came, and with that on the arm.
     """
+    code = np.isnan(reward).astype(np.int64)
+    if draws.waiting is not None:
+        code[np.maximum.accumulate(draws.waiting)] = -1
+    name, what = "missing rewards", "have no reward"
     expected, n, of = "no dependence on the drawn arm", int((code == 1).sum()), int((code >= 0).sum())
     if not 0 < n < of:
         return _Test(name, expected, f"{_share(n, of)} {what}", None)
