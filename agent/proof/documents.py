@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -71,24 +71,20 @@ def write_document(document: ProofDocument, path: Path, indent: int) -> None:
 
 
 def list_differences(
-    where: str,
-    stated: BaseModel,
-    found: BaseModel,
+    stated: Mapping[str, Any],
+    found: Mapping[str, Any],
     places: tuple[str, str] = ("on the receipt", "from the log"),
 ) -> Iterator[str]:
-    """Yield how figures differ, a sentence each.
+    """Yield how the figures of a document differ from those that were computed again, a sentence each.
 
     Args:
-        where: Begins each sentence.
-        stated: The figures of a document.
+        stated: The figures of the document.
         found: The same, computed again.
         places: What to call the places of both.
     """
-    again = found.model_dump()
-    for name, value in stated.model_dump().items():
-        other = again[name]
-        if not _same(value, other):
-            yield f"{where}{name}: {_format_value(value)} {places[0]}, {_format_value(other)} {places[1]}"
+    for name, value in stated.items():
+        if not _same(value, found[name]):
+            yield f"{name}: {_format_value(value)} {places[0]}, {_format_value(found[name])} {places[1]}"
 
 
 def _same(one: Any, other: Any) -> bool:

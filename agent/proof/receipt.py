@@ -20,7 +20,6 @@ from armwise.agent.proof.documents import (
     Number,
     ProofDocument,
     Stated,
-    Three,
     list_differences,
     read_document,
     write_document,
@@ -33,7 +32,6 @@ from armwise.feedback.ope.noninferiority import (
     NothingComparableError,
     Sessions,
     Settlement,
-    Unsaid,
 )
 from armwise.feedback.reward import RewardRule
 
@@ -50,33 +48,6 @@ LARGEST_FILE = 1 << 20
 
 RECEIPT = "receipt.json"
 """File of the home with the newest receipt."""
-
-
-class Figures(Stated):
-    """The figures of a receipt; see `armwise.feedback.ope.noninferiority.ArmComparison`."""
-
-    reference: Name
-    n_arms: Number
-    decisions: Number
-    sessions: Number
-    drawn: Number
-    served: Finite | None
-    quality: Three | None
-    priced: Number
-    spent: Finite | None
-    saved: Three | None
-    largest_cost: Finite | None
-    cut: Number
-    beyond_largest: Finite
-    unpriced: Number
-    dollars_unsaid: Unsaid | None
-    quality_unsaid: Unsaid | None
-    rated: Three | None
-    session_limit: Number
-    beyond: Number
-    scale: Number
-    first_at: Finite
-    last_at: Finite
 
 
 class StatedHead(Stated):
@@ -102,7 +73,7 @@ class SavingsReceipt(ProofDocument):
     rows: Number = Field(description="Explored decisions of that time.")
     digest: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of all that was read of these rows.")
     rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
-    figures: Figures
+    figures: ArmComparison
     head: StatedHead | None = Field(
         default=None, description="Head of the log as it was read; null for a file or a service."
     )
@@ -111,11 +82,6 @@ class SavingsReceipt(ProofDocument):
     def settlement(self) -> Settlement:
         """The part of the log that it is about."""
         return Settlement(self.before, math.inf if self.begun_before is None else self.begun_before)
-
-    @property
-    def comparison(self) -> ArmComparison:
-        """The figures."""
-        return ArmComparison(**self.figures.model_dump())
 
 
 def make_receipt(
@@ -138,7 +104,6 @@ def make_receipt(
         raise ValueError(
             f"`--beside {reference}`: one of {', '.join(sessions.names)} was expected, which could be drawn"
         )
-    comparison = noninferiority.compare(sessions, reference, traffic.rule.reward_range)
     return SavingsReceipt(
         armwise=metadata.version("armwise"),
         made_at=time.time(),
@@ -148,7 +113,7 @@ def make_receipt(
         rows=len(sessions.rows),
         digest=sessions.digest(),
         rule=digest_rule(traffic.rule),
-        figures=Figures(**asdict(comparison)),
+        figures=noninferiority.compare(sessions, reference, traffic.rule.reward_range),
         head=None if traffic.head is None else StatedHead(**asdict(traffic.head)),
     )
 
@@ -209,7 +174,7 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
         again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference)
     except ValueError as error:
         return [*differences, f"figures: {error}"]
-    return [*differences, *list_differences("", receipt.figures, again.figures)]
+    return [*differences, *list_differences(asdict(receipt.figures), asdict(again.figures))]
 
 
 def read_receipt(path: Path) -> SavingsReceipt:

@@ -26,7 +26,7 @@ CHAR_WIDTH, PADDING = 6.6, 10
 
 def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in one or a few sentences."""
-    figures = receipt.comparison
+    figures = receipt.figures
     found = [part for part in (_savings(figures), _quality(figures)) if part]
     stated = (
         f"Compared with always using {shorten(figures.reference)}, what was served "
@@ -130,7 +130,7 @@ def shorten(name: str) -> str:
 
 def write_markdown(receipt: SavingsReceipt) -> str:
     """Return a receipt as Markdown for the description of a pull request."""
-    figures = receipt.comparison
+    figures = receipt.figures
     rows = []
     if figures.saved is not None:
         rows.append(("dollars saved per 1,000 decisions", figures.saved, 1000.0, 4))
@@ -170,7 +170,7 @@ def escape(text: str) -> str:
 
 def write_badge(receipt: SavingsReceipt) -> str:
     """Return a receipt as a small picture in SVG."""
-    figures = receipt.comparison
+    figures = receipt.figures
     parts, colour = [], GREY
     if figures.saved is not None:
         _, low, high = figures.saved

@@ -33,8 +33,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import inf, sqrt
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, Field, FiniteFloat, NonNegativeInt
 
 from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers
 from armwise.feedback.decisions import Decisions, encode
@@ -91,7 +93,7 @@ class Unsaid(StrEnum):
     """One user gave more than `LARGEST_RATER` of the feedback, and rates more often than the others."""
 
 
-Ends = tuple[float, float, float]
+Ends = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 """An estimate, its lower and its upper end."""
 
 
@@ -154,28 +156,30 @@ class ArmComparison:
         last_at: Time of the last one.
     """
 
-    reference: str
-    n_arms: int
-    decisions: int
-    sessions: int
-    drawn: int
-    served: float | None
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")  # a receipt has it as its figures
+
+    reference: Annotated[str, Field(max_length=1000)]
+    n_arms: NonNegativeInt
+    decisions: NonNegativeInt
+    sessions: NonNegativeInt
+    drawn: NonNegativeInt
+    served: FiniteFloat | None
     quality: Ends | None
-    priced: int
-    spent: float | None
+    priced: NonNegativeInt
+    spent: FiniteFloat | None
     saved: Ends | None
-    largest_cost: float | None
-    cut: int
-    beyond_largest: float
-    unpriced: int
+    largest_cost: FiniteFloat | None
+    cut: NonNegativeInt
+    beyond_largest: FiniteFloat
+    unpriced: NonNegativeInt
     dollars_unsaid: Unsaid | None
     quality_unsaid: Unsaid | None
     rated: Ends | None
-    session_limit: int
-    beyond: int
-    scale: int
-    first_at: float
-    last_at: float
+    session_limit: NonNegativeInt
+    beyond: NonNegativeInt
+    scale: NonNegativeInt
+    first_at: FiniteFloat
+    last_at: FiniteFloat
 
 
 class Sessions:

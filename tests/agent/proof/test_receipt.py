@@ -30,13 +30,13 @@ from armwise.agent.proof import (
     write_sentence,
 )
 from armwise.agent.proof import traffic as receipt_traffic
-from armwise.agent.proof.receipt import LARGEST_FILE, Figures
+from armwise.agent.proof.receipt import LARGEST_FILE
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.ope.noninferiority import Settlement, Unsaid
+from armwise.feedback.ope.noninferiority import ArmComparison, Settlement, Unsaid
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from benchmarks.receipt_worlds import WORLDS
 from tests.agent.cli.test_cli import Canned, said
@@ -437,7 +437,7 @@ def test_numbers_that_are_none_are_refused(log: Path, receipt: Path, tmp_path: P
     assert "error is nan" in run(path, log, code=2, verb="verify")
 
 
-def figures(**fields: Any) -> Figures:
+def figures(**fields: Any) -> ArmComparison:
     known: dict[str, Any] = {
         "reference": "dear", "n_arms": 2, "decisions": 1000, "sessions": 400, "drawn": 50, "served": 0.7,
         "quality": (0.01, -0.02, 0.03), "priced": 1000, "spent": 0.002, "saved": (0.01, 0.008, 0.012),
@@ -445,7 +445,7 @@ def figures(**fields: Any) -> Figures:
         "quality_unsaid": None, "rated": None, "session_limit": 4, "beyond": 0, "scale": 100,
         "first_at": BEGIN, "last_at": BEGIN + 1.0,
     }  # fmt: skip
-    return Figures(**known | fields)
+    return ArmComparison(**known | fields)
 
 
 def stated(**fields: Any) -> SavingsReceipt:
