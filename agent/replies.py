@@ -402,7 +402,9 @@ class FeedbackState(Reply):
     complete: Annotated[str, among("any", "all", "deadline")]
     wait_time: str
     correction_time: str = Field(description="How long a rating can be changed before it is learned.")
-    waiting: int = Field(description="Explored decisions that may still get feedback.")
+    waiting: int = Field(
+        description="Explored decisions whose wait time is not over, learned or not: no estimate has them."
+    )
     settled_before: Time | None = Field(
         description="Decisions since then are not in the estimates yet; null if none waits."
     )

@@ -29,6 +29,7 @@ from armwise.number import Number
 if TYPE_CHECKING:  # the client of the service does without NumPy
     from armwise.feedback.arrays import Floats
 
+V = TypeVar("V")
 N = TypeVar("N", float, "Floats")
 """A number, or a column of them."""
 
@@ -232,17 +233,25 @@ class Metric(BaseModel):
         step = share * (high - low) * (1 if self.optimize == "max" else -1)
         return min(max(high, value), max(min(low, value), value + step))
 
-    def aggregate(self, values: list[float]) -> float:
-        """Fold the values, in the order in which they were recorded, into one."""
+    def select(self, values: list[V]) -> list[V]:
+        """Return those of the values, in the order in which they were recorded, that the aggregation uses.
+
+        >>> Metric().select([1.0, 0.0]), Metric(aggregation="mean").select([1.0, 0.0])
+        ([0.0], [1.0, 0.0])
+        """
         match self.aggregation:
             case Aggregation.FIRST:
-                return values[0]
+                return values[:1]
             case Aggregation.LAST:
-                return values[-1]
-            case Aggregation.MEAN:
-                return math.fsum(values) / len(values)
-            case Aggregation.SUM:
-                return math.fsum(values)
+                return values[-1:]
+            case Aggregation.MEAN | Aggregation.SUM:
+                return values
+
+    def aggregate(self, values: list[float]) -> float:
+        """Fold the values, in the order in which they were recorded, into one."""
+        used = self.select(values)
+        total = used[0] if len(used) == 1 else math.fsum(used)
+        return total / len(used) if self.aggregation is Aggregation.MEAN else total
 
 
 class Prices(BaseModel):
@@ -575,6 +584,14 @@ class RewardRule(BaseModel):
             if item.metric in self.metrics and item.value is not None:
                 values.setdefault(item.metric, []).append(item.value)
         return {name: self.metrics[name].aggregate(numbers) for name, numbers in values.items()}
+
+    def select(self, feedback: Iterable[Feedback]) -> list[Feedback]:
+        """Return the items of feedback, in recorded order, of which `aggregate` makes its values."""
+        items: dict[str, list[Feedback]] = {}
+        for item in feedback:
+            if item.metric in self.metrics and item.value is not None:
+                items.setdefault(item.metric, []).append(item)
+        return [used for name, some in items.items() for used in self.metrics[name].select(some)]
 
     def mean_of_turns(self, turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return each metric's mean over the turns of a conversation that have a value of it.

@@ -90,7 +90,8 @@ class Item(Reply):
     tags: dict[str, str]
     counts: bool = Field(
         description="Whether it counts in `metrics`: it was in time, was not taken back, came before the "
-        "decision was learned, and is about the answer that was sent."
+        "decision was learned, is about the answer that was sent, and is a value that the metric's "
+        "`aggregation` uses: with `last`, a later value replaces it."
     )
     source: str | None = Field(description="Who judged: user, judge or operator.")
     key: str | None = Field(description="Public id of the key that sent it.")
@@ -566,7 +567,7 @@ def document(
     values = turn.list_values(upto)
     if metrics is None:
         metrics = rule.aggregate(values)
-    counting = {id(item) for item in values if item.metric in metrics and turn.counts_at(upto)}
+    counting = {id(item) for item in rule.select(values) if item.metric in metrics and turn.counts_at(upto)}
     reward = None
     if execution:
         failed = execution.status in ARM_FAILURES

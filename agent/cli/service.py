@@ -166,7 +166,7 @@ def feedback(
                 console.print(sentence, **PLAIN)
 
 
-def _is_too_late(client: "Client", decision_id: str, feedback_ids: Collection[str]) -> bool:
+def _is_left_out(client: "Client", decision_id: str, feedback_ids: Collection[str]) -> bool:
     """Return whether a decision was learned without some of its feedback; False if that is not known."""
     from armwise.agent.client import ClientError
 
@@ -206,10 +206,10 @@ def _what_it_changed(client: "Client", decision_id: str, feedback_ids: Collectio
         if error.code == "not_drawn":
             return "The policy did not choose this arm by chance, so it does not learn from this rating."
         return ""  # the key may not read decisions, or the service is too busy or too old to say
-    if state["learned"] and _is_too_late(client, decision_id, feedback_ids):
+    if state["learned"] and _is_left_out(client, decision_id, feedback_ids):
         return (
-            "It does not count: the policy has already learned from this answer, or the feedback window has "
-            "closed. The log keeps the rating."
+            "It does not count: another rating counts instead, or the policy had already learned from this "
+            "answer, or the feedback window had closed. The log keeps the rating."
         )
     return describe_change(state, datetime.now().astimezone())
 
@@ -474,7 +474,7 @@ def _feedback(state: Mapping[str, Any]) -> str:
     >>> state = {"complete": "deadline", "wait_time": "PT30M", "waiting": 12, "values": 0}
     >>> state["correction_time"] = "PT5S"
     >>> _feedback(state)
-    'a decision is learned PT30M after it was made; 12 decisions can still be rated'
+    'a decision is learned PT30M after it was made; estimates leave out 12 decisions of the last PT30M'
     >>> state |= {"values": 900, "median_s": 2.0, "p99_s": 41.5, "late": 0.001, "suggested_wait_time": "PT1M"}
     >>> _feedback(state).partition("; 900")[2]
     ' ratings arrived after 2.0 s (median), 99 % within 41.5 s: you could set wait_time to PT1M'
@@ -485,7 +485,9 @@ def _feedback(state: Mapping[str, Any]) -> str:
         "all": f"a decision is learned {soon} all metrics have a value, or {later}",
         "deadline": f"a decision is learned {later}",
     }[state["complete"]]
-    parts = [when, f"{state['waiting']:,} decisions can still be rated"]
+    parts = [when]
+    if state["waiting"]:
+        parts.append(f"estimates leave out {state['waiting']:,} decisions of the last {state['wait_time']}")
     if state["values"]:
         took = f"{state['median_s']:.1f} s (median), 99 % within {state['p99_s']:.1f} s"
         late = f", {state['late']:.1%} too late to count" if state["late"] >= 0.005 else ""

@@ -315,6 +315,21 @@ async def test_a_decision_shows_which_of_its_feedback_counts(service: Service) -
     assert record["metrics"] == {"thumb": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "counts"), [("first", [True, False]), ("last", [False, True]), ("mean", [True, True])]
+)
+async def test_a_value_that_the_aggregation_passes_over_does_not_count(
+    tmp_path: Path, aggregation: str, counts: list[bool]
+) -> None:
+    thumb = {"range": [-1, 1], "aggregation": aggregation}
+    async with Service(tmp_path, reward={"metrics": {"thumb": thumb}}).running() as service:
+        name = await turn(service)
+        await tell(service, name, 1.0)
+        await tell(service, name, -1.0)
+        record = await read_decision(service, name)
+        assert [item["counts"] for item in record["feedback"]] == counts
+
+
 async def test_the_policy_says_what_waits_for_feedback_and_how_long_it_takes(service: Service) -> None:
     asked = [await turn(service) for _ in range(3)]
     await tell(service, asked[0], 1.0)
