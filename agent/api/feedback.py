@@ -210,7 +210,7 @@ class FeedbackSender:
         ]
 
     async def _find_unknown_passages(self, facts: Sequence[Feedback]) -> dict[int, ApiError]:
-        """Return the errors of feedback on passages that its decision did not find.
+        """Return the errors of feedback on passages that its decision, if it has an answer, did not find.
 
         Raises:
             LogUnavailableError: A decision cannot be looked up.
@@ -219,13 +219,16 @@ class FeedbackSender:
         found = dict[str | None, tuple[str, ...]]()
         for name in filter(None, about):
             logged = await asyncio.to_thread(self.replica.store.record, name)
-            found[name] = logged.execution.passages if logged is not None and logged.execution else ()
+            if logged is not None and logged.execution is not None:
+                found[name] = logged.execution.passages
         return {
             index: ApiError(
                 "invalid_value", f"the decision has no passage {fact.content[PASSAGE]!r}", "passage"
             )
             for index, fact in enumerate(facts)
-            if fact.kind is FeedbackKind.PASSAGE and fact.content[PASSAGE] not in found[fact.decision_id]
+            if fact.kind is FeedbackKind.PASSAGE
+            and fact.decision_id in found
+            and fact.content[PASSAGE] not in found[fact.decision_id]
         }
 
     async def _on_decisions(self, facts: Sequence[Feedback]) -> Sequence[Feedback]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from math import fsum
 
 import sqlalchemy as sa
+from orjson import loads
 
-from armwise.feedback.events import Example, FeedbackKind, Mode, Status
+from armwise.feedback.events import PASSAGE, Example, FeedbackKind, Mode, Status
 from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -18,6 +19,8 @@ CHUNK = 1000
 
 def read_rated_passages(store: Store, rule: RewardRule) -> Iterator[Example]:
     """Yield the decisions of which only passages were rated, with the mean of each metric over these.
+
+    Ratings of passages that the decision did not find are left out: they may come before it.
 
     A rating of a passage says how well the arm has searched, and not how good the answer was. So a policy
     does not learn it; a router does, whose labels are read from the log. Raters have the shares that they
@@ -31,14 +34,14 @@ def read_rated_passages(store: Store, rule: RewardRule) -> Iterator[Example]:
     back = t.feedback.alias("back").c
     taken_back = sa.exists().where(back.id == f.id, back.kind == FeedbackKind.RETRACTION)
     query = (
-        sa.select(f.seq, f.decision_id, f.metric, f.value, f.rater)
+        sa.select(f.seq, f.decision_id, f.metric, f.value, f.rater, rows.select_texts(t.feedback))
         .join(t.decisions, d.id == f.decision_id)
         .join(t.executions, e.decision_id == d.id)
         .where(f.kind == FeedbackKind.PASSAGE, f.metric.in_(rule.metrics), ~taken_back)
         .where(d.mode == Mode.EXPLORE, e.status == Status.OK, ~learned)
         .order_by(f.seq)
     )
-    values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: defaultdict[str, list[tuple[str, str | None, float]]] = defaultdict(list)
     shares, known = RaterShares(rule.rater_share), set[tuple[str, str | None]]()
     with store.reading() as connection:
         for row in connection.execute(query):
@@ -47,7 +50,8 @@ def read_rated_passages(store: Store, rule: RewardRule) -> Iterator[Example]:
                 known.add((row.decision_id, row.rater))
                 shares.add(row.rater, learned=is_within)
             if is_within:
-                values[row.decision_id][row.metric].append(row.value)
+                passage = loads(row.texts or "{}").get("content", {}).get(PASSAGE)  # None: it was erased
+                values[row.decision_id].append((row.metric, passage, row.value))
     names = [*values]
     for first in range(0, len(names), CHUNK):
         some = names[first : first + CHUNK]
@@ -55,6 +59,10 @@ def read_rated_passages(store: Store, rule: RewardRule) -> Iterator[Example]:
             decisions = rows.load_decisions(connection, some)
             executions = rows.load_executions(connection, some)
         for name in some:
-            means = {metric: fsum(found) / len(found) for metric, found in values[name].items()}
-            done = executions[name]
-            yield Example(0, decisions[name], done.cost, means, tokens_by_model=done.tokens_by_model)
+            done, found = executions[name], defaultdict[str, list[float]](list)
+            for metric, passage, value in values[name]:
+                if passage in (None, *done.passages):
+                    found[metric].append(value)
+            means = {metric: fsum(numbers) / len(numbers) for metric, numbers in found.items()}
+            if means:
+                yield Example(0, decisions[name], done.cost, means, tokens_by_model=done.tokens_by_model)

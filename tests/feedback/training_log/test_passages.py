@@ -39,6 +39,13 @@ def test_a_decision_has_the_mean_of_the_ratings_of_its_passages(store: Store) ->
     assert found(store) == {"d1": {"thumb": 0.0, "right": 0.5}}
 
 
+def test_a_passage_that_came_before_a_decision_which_did_not_find_it_is_no_label(store: Store) -> None:
+    other = replace(rated("d1", 1.0, key="k"), content={"passage": "nowhere"})
+    store.append([other, rated("d1", 0.5), replace(other, id="l", decision_id="d2")])
+    store.append([decision("d1"), execution("d1"), decision("d2"), execution("d2")])
+    assert found(store) == {"d1": {"thumb": 0.5}}
+
+
 def test_they_are_labels_where_the_answer_was_not_rated_and_never_learned(store: Store) -> None:
     facts = [decision("d1"), execution("d1"), decision("d2"), execution("d2")]
     facts += [decision("d3", mode=Mode.FORCED), execution("d3"), decision("d4")]
