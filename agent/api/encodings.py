@@ -143,7 +143,7 @@ class Unpacker:
             data = self._engine.unused_data if self._engine.eof else b""
             self._size += len(piece)
             if self._size > self._most:
-                raise too_large(self._most)
+                raise too_large(self._most, " once it is unpacked")
             if piece:
                 yield piece
             if len(piece) < PIECE and not self._engine.eof:  # it needs more input
@@ -170,6 +170,6 @@ def _take(pieces: Iterator[bytes], size: int) -> tuple[bytes, bool]:
     return b"".join(taken), True
 
 
-def too_large(most: int) -> ApiError:
+def too_large(most: int, when: str = "") -> ApiError:
     """Return the error of a body that has more bytes than a caller may send."""
-    return ApiError("payload_too_large", f"the body is larger than {most} bytes")
+    return ApiError("payload_too_large", f"the body is larger than {most} bytes{when}")

@@ -247,7 +247,7 @@ _KINDS = (
     ErrorKind(
         "payload_too_large",
         413,
-        "The body is larger than `limits.body_bytes`, or has more than 100,000 fields and "
+        "The body, unpacked, is larger than `limits.body_bytes`, or has more than 100,000 fields and "
         "items. Send less, or raise `limits.body_bytes`.",
     ),
     ErrorKind(

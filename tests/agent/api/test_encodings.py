@@ -90,7 +90,7 @@ async def test_a_body_is_unpacked_up_to_the_limit_and_not_beyond(coding: str, si
             await send(coding, PACKERS[coding](body + b"x"))
         assert (error.value.code, error.value.message) == (
             "payload_too_large",
-            "the body is larger than 100000 bytes",
+            "the body is larger than 100000 bytes once it is unpacked",
         )
 
 
