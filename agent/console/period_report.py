@@ -21,9 +21,9 @@ from armwise.agent.reporting import (
     PALETTE,
     draw_svg,
     fill_template,
-    moment,
     visible,
     write_further,
+    write_span,
 )
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def list_unknown(period: Period) -> list[str]:
 
 
 def _from_to(period: Period) -> str:
-    return f"{moment(period.since)} to {moment(period.until)}"
+    return write_span(period.since, period.until)
 
 
 def _cut(text: str, most: int) -> str:

@@ -99,7 +99,8 @@ def _report_file(path: Path, since: str | None, until: str | None) -> tuple[Peri
         raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
     with progress(errors) as on_progress:
         period = read_file_period(path, begin, end, on_progress)
-    return period, ["armwise", "report", "--from", str(path), *_window(begin, end)]
+    window = _window(begin, end) if last or since or until else []  # without times, 0 stands for each
+    return period, ["armwise", "report", "--from", str(path), *window]
 
 
 def read_begin(text: str, end: float) -> float:

@@ -21,8 +21,8 @@ from armwise.agent.reporting import (
     PALETTE,
     fill_template,
     format_counts,
-    moment,
     write_further,
+    write_span,
 )
 from armwise.feedback.ope import ESTIMATORS, intervals
 
@@ -356,7 +356,7 @@ def make_page(document: ReplayDocument) -> str:
         },
         trails={one["name"]: draw_trail(one["verdict"]) for one in judged if one["verdict"] is not None},
         report=document,
-        window=f"{moment(document['first_at'])} to {moment(document['last_at'])}",
+        window=write_span(document["first_at"], document["last_at"]),
         summary=summary(document),
         command=command(shown, "" if "://" in document["source"] else document["source"], document["config"]),
         request=_format_json(document["request"]),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from armwise.agent.proof.receipt import SavingsReceipt
-from armwise.agent.reporting import moment, one_line, write_dollars
+from armwise.agent.reporting import one_line, write_dollars, write_span
 from armwise.feedback.jsonl import appearing
 from armwise.feedback.ope.noninferiority import LARGEST_RATER, ArmComparison, Ends, Unsaid
 
@@ -30,8 +30,8 @@ def write_sentence(receipt: SavingsReceipt) -> str:
     found = [part for part in (_savings(figures), _quality(figures)) if part]
     stated = (
         f"Compared with always using {shorten(figures.reference)}, what was served "
-        f"{' and '.join(found) or 'cannot be compared'}. This covers {_extent(figures)} "
-        f"from {moment(figures.first_at)} to {moment(figures.last_at)}."
+        f"{' and '.join(found) or 'cannot be compared'}. This covers {_extent(figures)}, "
+        f"{write_span(figures.first_at, figures.last_at)}."
     )
     together = f"All ranges hold together with {1.0 - receipt.error:.0%} confidence, however often you check."
     return " ".join([stated, together, *_warnings(figures)])

@@ -15,6 +15,7 @@ from .html import (
     write_further,
     write_number,
     write_price,
+    write_span,
 )
 from .plain_text import Terminal, log_plainly, one_line, visible
 
@@ -37,4 +38,5 @@ __all__ = [
     "write_further",
     "write_number",
     "write_price",
+    "write_span",
 ]

@@ -147,6 +147,15 @@ def moment(at: float) -> str:
     return f"{at:.15g} s after 1970" if date is None else date.strftime("%Y-%m-%d %H:%M UTC")
 
 
+def write_span(first: float, last: float) -> str:
+    """Return a stretch of time, by seconds since the epoch; a log without times has 0 for all of them.
+
+    >>> write_span(0.0, 86400.0), write_span(0.0, 1.0)
+    ('1970-01-01 00:00 UTC to 1970-01-02 00:00 UTC', 'no times on record')
+    """
+    return f"{moment(first)} to {moment(last)}" if last > 1.0 else "no times on record"
+
+
 def write_clock(at: float) -> str:
     """Return seconds since the epoch as a time of day in UTC, with its seconds.
 

@@ -388,3 +388,17 @@ def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> 
     assert "Rewards are those that" not in run(
         "replay", "--from", path, "-c", config, "--policy", "uniform"
     ), "the configuration declares this one"
+
+
+@pytest.mark.slow
+def test_a_log_without_times_is_not_of_1970(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [f"r{i},{'ab'[draw.integers(2)]},0.5,{draw.integers(2)}" for i in range(400)]
+    source, log, page = (tmp_path / name for name in ("log.csv", "log.jsonl", "page.html"))
+    source.write_text("\n".join(["id,arm,propensity,reward", *rows]))
+    columns = [word for name in ("id", "arm", "propensity", "reward") for word in (f"--{name}", name)]
+    run("import", source, "-o", log, *columns)
+    for verb in (["prove"], ["report", "-o", page, "--text", "--from"], ["replay", "-o", page, "--from"]):
+        said = run(*verb, log) + (page.read_text(encoding="utf-8") if page.exists() else "")
+        assert "1970" not in said, verb
+        assert "no times on record" in said, verb
