@@ -75,7 +75,8 @@ def private_folder() -> Iterator[Path]:
 
 def _base(named: str | None, temporary: str) -> Path:
     if named is None:
-        return Path(temporary if len(os.fsencode(temporary)) <= LONGEST_BASE else "/tmp")  # nosec B108 - for a folder of mode 0700 in it
+        short = len(os.fsencode(temporary)) <= LONGEST_BASE
+        return Path(temporary if short else "/tmp")  # for a folder of mode 0700 in it # nosec B108
     if len(os.fsencode(named)) > LONGEST_BASE:
         raise ValueError(
             f"RAY_TMPDIR={named} is too long for Ray's sockets: "

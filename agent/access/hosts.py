@@ -9,7 +9,9 @@ _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::\d*)?")
 """An IPv6 address or another host name, and an optional port."""
 
 
-_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nothing is bound # nosec B104
+_ALL_OF_IPV4 = "0.0.0.0"  # it is only compared # nosec B104
+
+_HERE = {_ALL_OF_IPV4: "127.0.0.1", "::": "::1"}
 """Addresses that stand for all of a machine, and one at which it reaches itself."""
 
 

@@ -59,8 +59,10 @@ def fill_template(template: Path | str, pictures: Mapping[str, str], **values: o
     """
     from markupsafe import Markup
 
-    # drawn by us; matplotlib escapes the texts in them
-    drawn = {name: Markup(visible(picture)) for name, picture in pictures.items()}  # nosec B704
+    drawn = dict[str, Markup]()
+    for name, picture in pictures.items():
+        shown = visible(picture)
+        drawn[name] = Markup(shown)  # drawn by us; matplotlib escapes the texts in it # nosec B704
     palette = {"light": PALETTE, "dark": DARK}
     path = TEMPLATES / template  # an absolute path stays as it is
     return _environment(path.parent).get_template(path.name).render(pictures=drawn, palette=palette, **values)

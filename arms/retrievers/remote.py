@@ -250,7 +250,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.waiting = Blocking()
-        self.client = proxies.async_client(  # each arm has its own time limit # nosec B113
+        self.client = proxies.async_client(  # each arm has its own time limit
             headers={"accept-encoding": "gzip, deflate"},
             limits=LIMITS,
             timeout=None,

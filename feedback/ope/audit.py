@@ -75,7 +75,7 @@ ON_RECORD = "propensities on record"
 class CheckStatus(StrEnum):
     """The result of a check. The result of an audit is the worst of its checks."""
 
-    PASS = "pass"  # nosec B105 - a verdict
+    PASS = "pass"  # a verdict # nosec B105
     SKIPPED = "skipped"
     """The log lacks the columns for it."""
     WARN = "warn"

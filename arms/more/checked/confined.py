@@ -50,7 +50,7 @@ def start(command: list[str], limits: dict[str, float]) -> int:
         # Python adds variables of its own. A module that it compiles would be cut off at the limit of output,
         # and each later process would find it so
         environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONDONTWRITEBYTECODE": "1"}
-        os.execvpe(command[0], command, environment)  # nosec B606: the words of the operator, and no shell
+        os.execvpe(command[0], command, environment)  # the operator's words # nosec B606
     except OSError as error:
         os.write(2, f"{command[0]!r} cannot be started: {error.strerror}".encode(errors="replace"))
     return NOT_STARTED
