@@ -36,7 +36,7 @@ class Work(StrEnum):
     """Vectors, profiles and indexes of arms that a first start has left, and what it does before its run."""
 
     SOURCES = "sources"
-    """Sources of passages that could not be read when the service started."""
+    """Sources of passages that could not be read when the service started, or cannot be asked."""
 
     ARMS = "arms"
     """Arms that became live and that a replica builds."""
@@ -60,7 +60,7 @@ ABOUT = {
     ),
     Work.SOURCES: (
         "sources",
-        "make the source readable again, then restart the service",
+        "make the source readable again, or correct the proxy, then restart the service",
     ),
     Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
     Work.LEARNER: (

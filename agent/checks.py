@@ -238,7 +238,7 @@ AROUND_A_PROXY = "or add its host to NO_PROXY to ask it directly"
 
 
 def check_libraries(config: AppConfig) -> Iterator[Finding]:
-    """Yield the libraries that the configuration and its proxies need and that are not installed."""
+    """Yield the libraries that the configuration needs and that are not installed."""
     needed: dict[str, list[tuple[str, str]]] = {}
     for what, libraries in _libraries(config):
         for module in find_missing(libraries):
@@ -246,12 +246,12 @@ def check_libraries(config: AppConfig) -> Iterator[Finding]:
     for command, pairs in needed.items():
         modules, whats = (", ".join(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
         yield Finding(f"{modules} must be installed for {whats}", f"run {command}")
-    graph = ArmGraph(config.arms)
-    for name in config.arms:
-        try:
-            proxies.find_proxy(getattr(graph.resolve(name)[1], "url", None) or "")
-        except proxies.ProxySettingError as error:
-            yield Finding(f"arm {name!r} cannot ask its service: {error}", AROUND_A_PROXY)
+
+
+def check_proxies(config: AppConfig) -> Iterator[Finding]:
+    """Yield the arms whose proxy cannot be used."""
+    for name, why in ArmGraph(config.arms).describe_bad_proxies().items():
+        yield Finding(f"arm {name!r} cannot ask its service, so it is left out: {why}", AROUND_A_PROXY)
 
 
 def require_libraries(config: AppConfig) -> None:
@@ -1062,8 +1062,15 @@ def describe_models(wrong: str, names: Collection[str]) -> str:
     >>> describe_models("gpt-4o", [])
     'it lists no models'
     """
+    return f"it has: {list_nearest(wrong, names)}" if names else "it lists no models"
+
+
+def list_nearest(wrong: str, names: Collection[str]) -> str:
+    """Return the names that are most like a wrong one, and how many more there are.
+
+    >>> list_nearest("b", "abcdefg")
+    'b, a, c, d, e and 2 more'
+    """
     unlike = {name: -difflib.SequenceMatcher(None, wrong, name).ratio() for name in names}
     near, more = sorted(unlike, key=lambda name: (unlike[name], name)), len(unlike) - LISTED_MODELS
-    if not names:
-        return "it lists no models"
-    return f"it has: {', '.join(near[:LISTED_MODELS])}" + (f" and {more:,} more" if more > 0 else "")
+    return ", ".join(near[:LISTED_MODELS]) + (f" and {more:,} more" if more > 0 else "")

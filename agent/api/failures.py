@@ -8,9 +8,8 @@ from armwise.agent.serving import Replica
 def failures_at(replica: Replica) -> list[WorkFailure]:
     """Return what fails. It reads the log, which blocks. Raises LogUnavailableError."""
     failures = read_failures()
-    if replica.unread_sources:
-        why = "; ".join(map(str, replica.unread_sources))
-        failures.append(WorkFailure(Work.SOURCES, why, 1, None))
+    if replica.sources_away:
+        failures.append(WorkFailure(Work.SOURCES, "; ".join(replica.sources_away), 1, None))
     if (outage := replica.outage.failure) is not None:
         return [*failures, outage]  # the others are in the log
     if replica.unread is not None and all(failure.work != Work.LEARNER for failure in failures):

@@ -36,7 +36,8 @@ class Models(Reply):
 async def models(replica: AppReplica) -> Response:
     """List what a client can send as `model`: `auto`, an arm, or an alias that does not end with `*`.
 
-    `auto:cheap` and `auto:best` are listed if cost counts in the reward.
+    An arm whose source is out of reach is left out. `auto:cheap` and `auto:best` are listed if cost counts in
+    the reward.
     """
     return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
 
@@ -51,6 +52,8 @@ async def model(
 ) -> Response:
     """Return one model, or a name that an alias with `*` accepts; an arm is `arm/<name>`."""
     names = _names(replica)
+    if why := _away(replica).get(replica.config.find_alias(model) or model):
+        raise ApiError("model_not_found", f"{model!r} is out for now: {why}", "model")
     if model not in names and replica.config.find_alias(model) is None:
         raise ApiError(
             "model_not_found",
@@ -61,10 +64,18 @@ async def model(
     return StdlibJson(_model(model))
 
 
+def _away(replica: Replica) -> dict[str, str]:
+    """Return why arms are not offered, by the names of their models."""
+    return {f"arm/{name}": why for name, why in replica.health.away.items()}
+
+
 def _names(replica: Replica) -> list[str]:
+    away = _away(replica)
     arms = (f"arm/{name}" for name in (*replica.turns.arms, *replica.arms.stand_ins()))
     dials = DIALS if replica.config.counts_cost else ()
-    return ["auto", *dials, *arms, *(name for name in replica.config.aliases if not name.endswith("*"))]
+    aliases = (name for name, target in replica.config.aliases.items() if target not in away)
+    names = (*arms, *(name for name in aliases if not name.endswith("*")))
+    return ["auto", *dials, *(name for name in names if name not in away)]
 
 
 def _model(name: str) -> Model:

@@ -17,6 +17,7 @@ from armwise.agent.checks import (
     check_configuration,
     check_endpoints,
     check_files,
+    check_proxies,
     describe_budget_without_prices,
     is_open_to_all,
     require_libraries,
@@ -72,7 +73,8 @@ def check_service(config: Path, settings: AppConfig, host: str) -> None:
     if problem := describe_budget_without_prices(settings):
         raise ConfigError(problem)
     findings = check_configuration(settings, host, is_open=open_to_all)
-    for finding in chain(findings, check_files(settings), check_endpoints(settings)):
+    found = (findings, check_files(settings), check_proxies(settings), check_endpoints(settings))
+    for finding in chain(*found):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     open_home(settings)
@@ -111,9 +113,13 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     config.build_steps()
     open_log(config.database_url, config.reward).close()  # what is wrong with the log is reported at once
     require_whole({model for backbone in config.backbones.values() for model in backbone.models})
-    corpus = ingest_all(config.corpus_sources, compare=True, leave_out=True, progress=progress)
+    graph = ArmGraph(config.arms)
+    elsewhere = any(spec.action and spec.kind != "none" for spec in graph.keep_readable(()).values())
+    corpus = ingest_all(
+        config.corpus_sources, compare=True, leave_out=True, least=0 if elsewhere else 1, progress=progress
+    )
     build_once.discard_damaged(config.indexes_path)
-    open_selector, arms = load(OPEN_SELECTOR), ArmGraph(config.arms).keep_readable(corpus.names)
+    open_selector, arms = load(OPEN_SELECTOR), graph.keep_readable(corpus.parts)
     resources = Resources(
         corpus,
         config.indexes_path,

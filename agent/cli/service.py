@@ -309,9 +309,8 @@ def status(url: Url = URL, key: Key = None) -> None:
         console.print(about)
         table = Table("arm", "kind", "parameters", "enabled", title="arms")
         for arm in arms:
-            table.add_row(
-                arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
-            )
+            state = f"out: {arm['out']}" if arm.get("out") else "yes" if arm["enabled"] else "no"
+            table.add_row(arm["name"], arm["kind"], json.dumps(arm["params"]), state)
         console.print(table)
 
 

@@ -101,6 +101,7 @@ def _examine(path: Path) -> "Iterator[tuple[str, Finding]]":
         yield "configuration", Finding(f"{path} is sound")
     log = list(checks.check_log(config))
     yield from pair_with("libraries", checks.check_libraries(config))
+    yield from pair_with("proxies", checks.check_proxies(config))
     yield from pair_with("log", iter(log))
     readable = not any(finding.level == "problem" for finding in log)
     open_to_all = False if config.keys else checks.is_open_to_all(config, address[0]) if readable else None

@@ -37,7 +37,7 @@ REASONS = {
     Mask.EXCLUDED: "the request excluded it",
     Mask.NOT_ALLOWED: "the request allowed only other arms",
     Mask.LOADING: "its encoder was still loading",
-    Mask.SOURCE_AWAY: "its source could not be read",
+    Mask.SOURCE_AWAY: "its source could not be read, or asked",
     Mask.BREAKER_OPEN: "its circuit breaker was open, after failures in a row",
     Mask.AT_CAP: "it was already running as many searches as its cap allows",
     Mask.CANNOT_FILTER: "it cannot apply the request's filter, or the permissions of passages",

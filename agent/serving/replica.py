@@ -181,7 +181,7 @@ class Replica:
         price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
         raised: What the exploration floor is raised to for a while after an alarm.
         alarm_at: When drift was last detected, seconds since the epoch.
-        unread_sources: Sources that could not be read at the start.
+        sources_away: Sources that could not be read at the start, or cannot be asked; a line for each.
         unread: Warning that facts wait while no learner reads them; None if one does.
 
     Raises:
@@ -219,12 +219,13 @@ class Replica:
         self.versions = Versions(store, config, self._scorers)
         self.models = name_models(config, backends.generators)
         self.health = ArmHealth(caps=_caps(config))
-        self.unread_sources = [
-            trouble for source in config.corpus_sources if (trouble := source.find_trouble()) is not None
-        ]
-        away = {trouble.name for trouble in self.unread_sources if trouble.read_at is None}
+        troubles = [trouble for each in config.corpus_sources if (trouble := each.find_trouble()) is not None]
+        away = {trouble.name for trouble in troubles if trouble.read_at is None}
+        read = [each.prefix for each in config.corpus_sources if each.folder.name not in away]
         graph = ArmGraph(config.arms)
-        self.health.away = config.arms.keys() - graph.keep_readable({*config.corpora} - away).keys()
+        self.health.away = graph.describe_away(read)
+        proxies = [f"arm {name!r}: {why}" for name, why in graph.describe_bad_proxies().items()]
+        self.sources_away = [*map(str, troubles), *proxies]
         self.price: Price | None = None
         self.raised: Exploration | None = None
         self.alarm_at: float | None = None

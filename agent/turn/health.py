@@ -1,13 +1,14 @@
 """The health of arms and language models: circuit breakers, and caps of concurrent searches.
 
 An arm is available unless its circuit breaker is open, its concurrency cap is reached, its encoder is being
-loaded, or its source cannot be read:
+loaded, or its source is out of reach:
 
     open    the arm failed several times in a row and is masked for a pause. If the next search fails as
             well, the pause doubles; a success closes the breaker
     full    the arm has as many searches under way as its cap allows
     loading the encoder of its questions is still being loaded
-    away    its source could not be read at the start, and nothing of it was read before
+    away    its source could not be read at the start, and nothing of it was read before, or it needs a
+            proxy that cannot be used
 
 Callers choose what is asked, so one of them could have an arm fail for everybody. Failures of one caller open
 the breaker for this caller; it takes failures of two to open it for all.
@@ -15,7 +16,7 @@ the breaker for this caller; it takes failures of two to open it for all.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,7 +50,7 @@ class ArmState:
     Attributes:
         is_open: Whether its breaker is open.
         loading: Whether its encoder is still being loaded.
-        is_away: Whether its source could not be read.
+        away: Why its source is out of reach; empty: it is not.
         failures: Failures in a row.
         under_way: Searches under way.
         cap: Most concurrent searches; None: no limit.
@@ -57,7 +58,7 @@ class ArmState:
 
     is_open: bool
     loading: bool
-    is_away: bool
+    away: str
     failures: int
     under_way: int
     cap: int | None
@@ -107,7 +108,7 @@ class ArmHealth:
 
     Attributes:
         loading: Arms whose encoder is still being loaded.
-        away: Arms whose source could not be read.
+        away: Why the sources of arms are out of reach, by arm.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class ArmHealth:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loading: frozenset[str] = frozenset()
-        self.away: Set[str] = frozenset()
+        self.away: Mapping[str, str] = {}
         self._limit, self._rest_s = failures, rest_s
         self._caps = dict(caps or {})
         self._clock = clock
@@ -181,7 +182,7 @@ class ArmHealth:
         every, now = self._for_all.get(arm) or _Breaker(), self._clock()
         several = (every, *(one for (name, _), one in self._for_one.items() if name == arm))
         is_open, under_way = any(now < one.open_until for one in several), self._under_way.get(arm, 0)
-        states = is_open, arm in self.loading, arm in self.away
+        states = is_open, arm in self.loading, self.away.get(arm, "")
         return ArmState(*states, every.failures, under_way, self._caps.get(arm))
 
     def _full(self, arm: str) -> bool:

@@ -149,6 +149,7 @@ def ingest_all(
     *,
     compare: bool = False,
     leave_out: bool = False,
+    least: int = 1,
     progress: Progress | None = None,
 ) -> Corpus:
     """Read the corpora whose folders lack them, and return all corpora as one.
@@ -158,7 +159,8 @@ def ingest_all(
     Args:
         sources: The sources; if there are several, all have names. Without any, the corpus is empty.
         compare: Whether to compare existing corpora with their digests.
-        leave_out: Whether to leave out a source that was never read, as long as there is another one.
+        leave_out: Whether to leave out a source that was never read.
+        least: Fewest corpora to be left, if there are sources.
         progress: Called after every commit.
 
     Raises:
@@ -170,11 +172,11 @@ def ingest_all(
             parts.append(source.ingest_or_open(compare=compare, progress=progress))
         except CorpusError as error:
             unread.append(str(error))
-    if unread and not (leave_out and parts):
+    if unread and not (leave_out and len(parts) >= least):
         raise CorpusError("; ".join(unread))
     for why in unread:
         logger.warning("%s; the arms that search it are left out", why)
-    return parts[0] if len(sources) == 1 and not parts[0].prefix else Corpora(parts)
+    return parts[0] if len(parts) == 1 and not parts[0].prefix else Corpora(parts)
 
 
 class Corpora(Corpus):

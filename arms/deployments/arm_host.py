@@ -140,7 +140,7 @@ class ArmHost:
         """Return once the host is ready."""
 
     async def load(self, arms: Mapping[str, Specs]) -> None:
-        """Build arms, each with its members, unless their corpus could not be read. Raises ArmBuildError."""
+        """Build arms, each with its members, unless their source is away. Raises ArmBuildError."""
         for name, specs in arms.items():
             with suppress(SourceAwayError):
                 await self._build_in_thread(name, specs)
@@ -246,7 +246,7 @@ class ArmHost:
         """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
 
         def read() -> dict[str, Profile]:
-            readable = ArmGraph(specs).keep_readable(self._resources.corpus.names)
+            readable = ArmGraph(specs).keep_readable(self._resources.corpus.parts)
             return read_profiles(readable, spec, replace(self._resources, specs=readable))
 
         try:
@@ -276,7 +276,7 @@ class ArmHost:
     def _resources(self) -> Resources:
         settings, waiting = self._settings, Blocking(self._settings.limit_s)
         return Resources(
-            ingest_all(settings.corpora, leave_out=True),
+            ingest_all(settings.corpora, leave_out=True, least=0),
             settings.indexes,
             settings.backbones,
             {},
@@ -300,7 +300,7 @@ class ArmHost:
         if key not in self._arms:
             try:
                 resources, graph = replace(self._resources, specs=specs), ArmGraph(specs)
-                graph.require_readable(name, resources.corpus.names)
+                graph.require_readable(name, resources.corpus.parts)
                 prepare(resources, [name])
                 arm = build_versioned(name, resources)
                 self._embedders.open(graph.embeddings_of_texts(name))

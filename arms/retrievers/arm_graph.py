@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
@@ -27,7 +28,7 @@ MOST_SEARCHES = 256
 
 
 class SourceAwayError(ArmBuildError):
-    """The arm searches a corpus that could not be read."""
+    """The arm searches a corpus that could not be read, or needs a proxy that cannot be used."""
 
 
 class _Size(NamedTuple):
@@ -208,18 +209,40 @@ class ArmGraph:
         kind, _ = self.resolve(name)
         return kind.name not in KINDS.own or kind.searches_corpus or kind.holds_corpus
 
-    def list_corpora(self, name: str) -> frozenset[str]:
-        """Return the names of the corpora that an arm and its members name."""
-        return frozenset(spec.corpus for spec in self.closure(name).values() if spec.corpus is not None)
+    def describe_bad_proxies(self) -> dict[str, str]:
+        """Return why the proxy that an arm itself needs cannot be used, by arm."""
+        found = dict[str, str]()
+        for name in self.specs:
+            try:
+                proxies.find_proxy(getattr(self.resolve(name)[1], "url", None) or "")
+            except proxies.ProxySettingError as error:
+                found[name] = str(error)
+        return found
 
-    def require_readable(self, name: str, corpora: Collection[str]) -> None:
-        """Raise SourceAwayError if an arm names another corpus than these."""
-        if away := self.list_corpora(name) - {*corpora}:
-            raise SourceAwayError(f"arm {name!r}: corpus {min(away)!r} cannot be read")
+    def describe_away(self, read: Collection[str]) -> dict[str, str]:
+        """Return why arms cannot search: their corpus was not read, or their proxy cannot be used.
 
-    def keep_readable(self, corpora: Collection[str]) -> dict[str, ArmSpec]:
-        """Return the arms that name no other corpora than these."""
-        return {name: spec for name, spec in self.specs.items() if self.list_corpora(name) <= {*corpora}}
+        Args:
+            read: The corpora that were read, by the prefixes of their ids, as in `Corpus.parts`.
+        """
+        away = self.describe_bad_proxies()
+        for name, spec in self.specs.items():
+            if spec.corpus is not None and f"{spec.corpus}/" not in read:
+                away[name] = f"corpus {spec.corpus!r} cannot be read"
+            elif spec.corpus is None and self.resolve(name)[0].searches_corpus and not read:
+                away[name] = "the corpus cannot be read"
+        parts = {name: [part for part in self._closure(name) if part in away] for name in self.specs}
+        return {name: away[found[0]] for name, found in parts.items() if found}
+
+    def require_readable(self, name: str, read: Collection[str]) -> None:
+        """Raise SourceAwayError if an arm cannot search; see `describe_away`."""
+        if why := self.describe_away(read).get(name):
+            raise SourceAwayError(f"arm {name!r}: {why}")
+
+    def keep_readable(self, read: Collection[str]) -> dict[str, ArmSpec]:
+        """Return the arms that can search; see `describe_away`."""
+        away = self.describe_away(read)
+        return {name: spec for name, spec in self.specs.items() if name not in away}
 
     def corpora(self, name: str) -> frozenset[str] | None:
         """Return the names of the corpora that an arm and its members search; None: it searches elsewhere.

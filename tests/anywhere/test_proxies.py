@@ -185,13 +185,13 @@ def search(kind: str, url: str, folder: Path) -> None:
 
 
 def test_the_checks_name_each_arm_whose_proxy_cannot_be_used(variable: str) -> None:
-    """`doctor` prints them, and `serve` refuses to start with them."""
+    """`doctor` prints them, and `serve` before it starts without them."""
     specs = {
         kind: {"kind": kind, "params": with_address(ARMS[kind], AWAY, Path())} for kind in ("remote", "mcp")
     }
     at_home = {"kind": "remote", "params": with_address(ARMS["remote"], "http://[::1]:8000", Path())}
     config = parse(CONFIG | {"arms": {"none": {"kind": "none"}, "here": at_home, **specs}})
-    found = [one.what for one in checks.check_libraries(config) if "_PROXY=" in one.what.upper()]
+    found = [one.what for one in checks.check_proxies(config) if "_PROXY=" in one.what.upper()]
     assert [what.partition(" cannot ask")[0] for what in found] == (
         [] if is_dead(variable) else ["arm 'remote'", "arm 'mcp'"]
     )

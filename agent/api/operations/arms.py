@@ -40,6 +40,9 @@ class Arm(Reply):
     backbones: list[str]
     features: dict[str, float]
     enabled: bool
+    out: str | None = Field(
+        description="Why the arm is out: a corpus cannot be read, or a proxy cannot be used. Null: it is not."
+    )
 
 
 class ArmList(Reply):
@@ -54,7 +57,7 @@ class ArmList(Reply):
 async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
     """List the live arms, as configured and as switched, and the other arms of the configuration."""
     live, specs = replica.turns.arms, replica.config.arms
-    described = [_describe(name, specs[name], info) for name, info in live.items()]
+    described = [_describe(replica, name, info) for name, info in live.items()]
     parts = {
         name: _mask_secrets(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action
     }
@@ -91,7 +94,7 @@ async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> StdlibJ
     _require_live(replica, name)
     await replica.switch(name, body.enabled)
     _require_live(replica, name)  # the arms may have been replaced meanwhile
-    return StdlibJson(_describe(name, replica.config.arms[name], replica.turns.arms[name]))
+    return StdlibJson(_describe(replica, name, replica.turns.arms[name]))
 
 
 def _require_live(replica: Replica, name: str) -> None:
@@ -99,7 +102,8 @@ def _require_live(replica: Replica, name: str) -> None:
         raise ApiError("arm_not_found", asking.not_live(replica, name), "name")
 
 
-def _describe(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
+def _describe(replica: Replica, name: str, info: ArmInfo) -> Arm:
+    spec = replica.config.arms[name]
     answering: Any = spec.answering.model_dump(exclude_none=True)
     return construct(
         Arm,
@@ -114,6 +118,7 @@ def _describe(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
         backbones=sorted(info.backbones),
         features=dict(info.features),
         enabled=info.enabled,
+        out=replica.health.away.get(name),
     )
 
 

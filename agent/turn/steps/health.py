@@ -31,14 +31,14 @@ class HealthStep(TurnStep):
         """Return the arms that are unavailable now.
 
         Raises:
-            ArmError: The encoders of all arms are still being loaded, or their sources cannot be read.
+            ArmError: The encoders of all arms are still being loaded, or their sources are out of reach.
             OverloadedError: No arm has room.
         """
         names, searched = draft.names, draft.probes.found.keys() | draft.probes.failed.keys()
         masked = self._health.mask_arms(names, searched, draft.models, draft.ask.asked_by)
-        if self._health.away >= {*names}:
-            raise ArmError(f"the sources of all eligible arms cannot be read: {', '.join(names)}")
-        if (self._health.loading | self._health.away) >= {*names}:
+        if self._health.away.keys() >= {*names}:
+            raise ArmError(f"the sources of all eligible arms are out of reach: {', '.join(names)}")
+        if (self._health.loading | self._health.away.keys()) >= {*names}:
             raise ArmError(f"the encoders of all eligible arms are still loading: {', '.join(names)}")
         if masked.keys() >= set(names):
             raise OverloadedError(f"all eligible arms are busy: {', '.join(names)}")

@@ -1398,7 +1398,7 @@ async def test_a_decision_says_why_each_other_arm_could_not_be_drawn() -> None:
     assert await masked_by(loop) == {"none": Mask.BREAKER_OPEN, "dense": Mask.LOADING}
     loop.arms = {**loop.arms, "none": replace(loop.arms["none"], enabled=False)}
     assert await masked_by(loop) == {"none": Mask.DISABLED, "dense": Mask.LOADING}
-    health.loading, health.away = frozenset(), frozenset({"dense"})
+    health.loading, health.away = frozenset(), {"dense": "its corpus cannot be read"}
     assert await masked_by(loop) == {"none": Mask.DISABLED, "dense": Mask.SOURCE_AWAY}
     forced = MemoryLog()
     loop.log = forced
