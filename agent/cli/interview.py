@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,21 +49,41 @@ OWN_NAMES = "name one model here, or give them names with `armwise init --model 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint that lists its models.
+    """An endpoint of models.
 
     Attributes:
         what: Name of it, as it is shown.
         settings: Settings of a model there, all but its name.
         models: Names of its models.
+        is_known: Whether it lists them; if not, any model may be there.
     """
 
     what: str
     settings: Mapping[str, Any]
-    models: Sequence[str]
+    models: Sequence[str] = ()
+    is_known: bool = True
 
     def has(self, model: str) -> bool:
         """Return whether a model is listed; Anthropic lists each with its date."""
         return any(one == model or re.sub(r"-\d{8}$", "", one) == model for one in self.models)
+
+    def doubt(self, model: str) -> int:
+        """Return how doubtful it is that a model is there: 0 if it is listed, 3 if others are."""
+        if self.is_known:
+            return 0 if self.has(model) else 3
+        return 1 if model.startswith("claude") == (self.settings["engine"] == "anthropic") else 2
+
+
+class UnlistedError(ValueError):
+    """An endpoint does not answer, or does not list its models.
+
+    Attributes:
+        shown: Its address, without a password.
+    """
+
+    def __init__(self, shown: str, why: str) -> None:
+        super().__init__(f"{shown} {why}")
+        self.shown = shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +109,7 @@ def ask(question: str, default: str | None, check: Callable[[str], object]) -> s
     def sound(answer: str) -> str:
         try:
             check(answer)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             raise typer.BadParameter(str(error)) from None
         return answer
 
@@ -102,12 +123,14 @@ def interview(check_source: Callable[[str], object], check_home: Callable[[Answe
         check_source: Raises ValueError for documents that cannot be read.
         check_home: Returns the home that answers have by default. Raises ValueError if theirs is taken.
     """
+    if named := os.environ.get("ARMWISE_HOME"):
+        check_home(Answers({}, None, home=named))
     console.print("Four questions. Press Enter to take the answer in brackets.", **PLAIN)
     llms = _ask_models()
     source = _ask_source(len(llms), check_source)
     worth = _ask_worth(llms)
     draft = Answers(llms, source, worth)
-    if named := os.environ.get("ARMWISE_HOME"):
+    if named:
         check_home(Answers(llms, source, worth, named))
         console.print(f"4. The data goes to {named}, as ARMWISE_HOME says.", **PLAIN)
         return draft
@@ -121,7 +144,7 @@ def interview(check_source: Callable[[str], object], check_home: Callable[[Answe
 
 def _ask_models() -> dict[str, dict[str, Any]]:
     endpoints = list(find_endpoints(os.environ))
-    for one in endpoints:
+    for one in filter(lambda each: each.is_known, endpoints):
         n = f"{len(one.models):,} model{'s' if len(one.models) != 1 else ''}"
         console.print(f"Found {one.what}: {n}", style="dim", **PLAIN)
     if not endpoints:
@@ -135,13 +158,31 @@ def _ask_models() -> dict[str, dict[str, Any]]:
         if answer.strip() == EMBEDDED:
             return
         if "://" in answer:
-            more = _list_models(answer.strip(), {"engine": "openai", "base_url": answer.strip().rstrip("/")})
+            address = answer.strip()
+            settings = {"engine": "openai", "base_url": address.rstrip("/")}
+            try:
+                more = _list_models(address, settings)
+            except UnlistedError as error:
+                endpoints.insert(0, Endpoint(error.shown, settings, is_known=False))
+                raise ValueError(f"{error}. Name its models, or the address of another endpoint") from None
             endpoints.append(more)
             raise ValueError(
                 f"{more.what} has: {', '.join(more.models[:20]) or 'no models'}. Name one or more"
             )
         chosen.update(choose(answer, endpoints))
         _require_prices(chosen)
+        for one in endpoints:
+            unchecked = [
+                name["model"]
+                for name in chosen.values()
+                if not one.is_known and name.items() >= one.settings.items()
+            ]
+            if unchecked:
+                console.print(
+                    f"Not checked, because {one.what} lists no models now: {', '.join(unchecked)}",
+                    style="yellow",
+                    **PLAIN,
+                )
 
     ask(
         "1. Models, separated by commas, the address of an endpoint, or `embedded` for a small model to try",
@@ -211,9 +252,9 @@ def _require_prices(llms: Mapping[str, dict[str, Any]]) -> None:
 
 
 def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
-    """Yield the endpoints that answer, of the keys in an environment and of engines on this machine.
+    """Yield the endpoints of the keys in an environment, and those of engines that answer on this machine.
 
-    What does not answer is printed if the environment names it.
+    It is printed if an endpoint of a key refuses it, or lists no models.
     """
     named: list[tuple[str, dict[str, Any]]] = []
     if (base := environment.get(BASE_URL)) or environment.get(API_KEY):
@@ -225,6 +266,9 @@ def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
     for what, settings in named:
         try:
             yield _list_models(what, settings)
+        except UnlistedError as error:
+            console.print(f"{what}: {error}. You can name its models", style="yellow", **PLAIN)
+            yield Endpoint(what, settings, is_known=False)
         except ValueError as error:
             console.print(f"{what} is not used: {error}", style="yellow", **PLAIN)
     for what, port in LOCAL.items():
@@ -237,7 +281,7 @@ def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
 
 
 def _list_models(what: str, settings: dict[str, Any]) -> Endpoint:
-    """Ask an endpoint for its models. Raises ValueError if it does not list them."""
+    """Ask an endpoint for its models. Raises UnlistedError, or ValueError if it refuses to list them."""
     import httpx
 
     from armwise.agent.checks import ask_for_models, names_of_models
@@ -250,12 +294,12 @@ def _list_models(what: str, settings: dict[str, Any]) -> Endpoint:
     try:
         reply = ask_for_models(address, read_secret(variable) if variable else "", LOOK_S, settings["engine"])
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise ValueError(f"{shown} does not answer ({error or type(error).__name__})") from None
+        raise UnlistedError(shown, f"does not answer ({error or type(error).__name__})") from None
     if reply.status_code in (401, 403):
         remedy = f"correct {variable}" if variable else "add --llm-url and --llm-key-env to `armwise init`"
         raise ValueError(f"{shown} refuses the request ({reply.status_code}): {remedy}")
     if (names := names_of_models(reply)) is None:
-        raise ValueError(f"{shown} does not list its models")
+        raise UnlistedError(shown, "does not list its models")
     return Endpoint(shown if what == address else f"{what}, {shown}", settings, sorted(names))
 
 
@@ -272,15 +316,18 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
     >>> choose("qwen3:8b", [Endpoint("Ollama", {"engine": "openai"}, ["qwen3:8b"])])
     {'qwen3-8b': {'engine': 'openai', 'model': 'qwen3:8b'}}
     """
-    from armwise.agent.checks import describe_models
+    from armwise.agent.checks import list_nearest
     from armwise.agent.config import TAKEN_NAMES
 
     found: dict[str, dict[str, Any]] = {}
     for model in filter(None, map(str.strip, answer.split(","))):
-        at = next((one for one in endpoints if one.has(model)), None)
-        if at is None:
-            listed = describe_models(model, sorted({name for one in endpoints for name in one.models}))
-            raise ValueError(f"no endpoint has a model {model!r}; {listed.replace('it has', 'they have')}")
+        at = min(endpoints, key=partial(Endpoint.doubt, model=model), default=None)
+        if at is None or at.doubt(model) == 3:
+            if not (names := {name for one in endpoints for name in one.models}):
+                raise ValueError(
+                    f"where is {model!r}? Give the address of its endpoint first, such as {OPENAI}"
+                )
+            raise ValueError(f"no endpoint has a model {model!r}; they have: {list_nearest(model, names)}")
         name = name_model(model)
         if (other := found.get(name, {}).get("model", model)) != model:
             raise ValueError(f"{other!r} and {model!r} would both be called {name!r}: {OWN_NAMES}")

@@ -203,10 +203,7 @@ def init(
     with report_errors():
         from armwise.arms.corpus import ingest_all
 
-        if output.exists() and not replace:
-            raise LaunchError(
-                f"{output} exists already. Add --replace to overwrite it, or -o FILE for another file"
-            )
+        _require_output(output, replace=replace)
         asks = sys.stdin.isatty() and not yes
         review = _Review(asks)
         worth, home = WORTH, None
@@ -264,6 +261,15 @@ def init(
         review.require_sound(output)
 
 
+def _require_output(output: Path, *, replace: bool) -> None:
+    if output.exists() and not replace:
+        raise LaunchError(
+            f"{output} exists already. Add --replace to overwrite it, or -o FILE for another file"
+        )
+    if not output.parent.is_dir():
+        raise LaunchError(f"{output} cannot be written: there is no folder {output.parent}")
+
+
 def _require_own_home(draft: "AppConfig", *, replace: bool) -> None:
     """Refuse a home that a running service uses, or that holds other documents. Raises LaunchError."""
     from armwise.arms.corpus import CorpusError
@@ -285,9 +291,13 @@ def _require_own_home(draft: "AppConfig", *, replace: bool) -> None:
 
 
 def _find_home(answers: Answers, *, replace: bool) -> str:
-    """Return the home of answers. Raises ValueError if it is taken."""
+    """Return the home of answers. Raises ValueError if it is taken, or cannot be made."""
+    from armwise.agent.config import find_home_problem
+
     corpora = _corpora(answers.source, None, ())
     draft = _draft(corpora, home=answers.home)
+    if answers.home is not None and (problem := find_home_problem(draft)):
+        raise ValueError(problem)
     try:
         _require_own_home(draft, replace=replace)
     except LaunchError as error:

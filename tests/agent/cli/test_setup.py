@@ -120,7 +120,7 @@ def test_four_questions_write_a_whole_file(
 @pytest.mark.usefixtures("terminal")
 def test_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: str) -> None:
     (tmp_path / "taken").mkdir()
-    answers = ["small", "http://127.0.0.1:9/v1", endpoint, "big,", "nowhere.jsonl", "none", "corpus.jsonl"]
+    answers = [endpoint, "small", "http://127.0.0.1:9/v1", "big,", "nowhere.jsonl", "none", "corpus.jsonl"]
     with mark_served(tmp_path / "taken", "http://127.0.0.1:18411"):
         done = init(answers="".join(f"{answer}\n" for answer in [*answers, "taken", "data"]))
     assert done.exit_code == 0, done.output
@@ -139,6 +139,42 @@ def test_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: st
     assert args["llm"] == {"engine": "openai", "base_url": endpoint, "model": "big"}
     assert args["corpus"] == {"name": "corpus", "source": str(tmp_path / "corpus.jsonl")}
     assert args["home"] == str(tmp_path / "data")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_without_a_network_models_are_named_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the endpoint of a key, the one of their provider, or at an address that does not answer."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    here = "http://127.0.0.1:9/v1"
+    done = init(answers=f"big\n{here}\nbig\ncorpus.jsonl\n\n")
+    assert done.exit_code == 0, done.output
+    assert "where is 'big'? Give the address of its endpoint first" in done.output
+    assert f"Not checked, because {here} lists no models now: big" in done.output
+    assert written(tmp_path / "armwise.yaml")["llm"] == {"engine": "openai", "base_url": here, "model": "big"}
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    done = init("-o", "two.yaml", answers="claude-haiku-4-5,gpt-5\nnone\n\n\n")
+    assert done.exit_code == 0, done.output
+    llms = written(tmp_path / "two.yaml")["llms"]
+    assert {name: llm["api_key_env"] for name, llm in llms.items()} == {
+        "claude-haiku-4-5": "ANTHROPIC_API_KEY",
+        "gpt-5": "OPENAI_API_KEY",
+    }
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_place_that_cannot_be_used_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for again, or refused before the first question."""
+    done = init(answers="\ncorpus.jsonl\ncorpus.jsonl\ncorpus.jsonl/data\ndata\n")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("corpus.jsonl is no folder, and one is needed") == 2
+    assert written(tmp_path / "armwise.yaml")["home"] == str(tmp_path / "data")
+    early = [init("-o", "nowhere/two.yaml")]
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "corpus.jsonl"))
+    early.append(init("-o", "two.yaml"))
+    for refused, why in zip(early, ("there is no folder nowhere", "is no folder"), strict=True):
+        assert (refused.exit_code, "1. Models" in refused.output) == (2, False), refused.output
+        assert why in " ".join(refused.output.split())
 
 
 @pytest.mark.usefixtures("terminal")
@@ -224,12 +260,13 @@ def test_endpoints_of_the_environment_are_found_or_named(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(interview, "LOCAL", {"Ollama": int(endpoint.rpartition(":")[2].partition("/")[0])})
-    (found,) = interview.find_endpoints({"OPENAI_BASE_URL": "http://me:secret@127.0.0.1:9/v1"})
+    away, found = interview.find_endpoints({"OPENAI_BASE_URL": "http://me:secret@127.0.0.1:9/v1"})
+    assert (away.what, away.is_known) == ("OPENAI_BASE_URL", False)
     assert found == interview.Endpoint(
         f"Ollama, {endpoint}", {"engine": "openai", "base_url": endpoint, "usd": 0}, ["big", "huge"]
     )
     said = " ".join(capsys.readouterr().out.split())
-    assert "OPENAI_BASE_URL is not used: http://me:***@127.0.0.1:9/v1 does not answer" in said
+    assert "OPENAI_BASE_URL: http://me:***@127.0.0.1:9/v1 does not answer" in said
     assert "secret" not in said
 
 
