@@ -11,6 +11,7 @@ from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from armwise.agent.replies import Retrieval, construct
 from armwise.agent.serving import ask as asking
+from armwise.arms.llm import writing
 
 router = APIRouter(tags=["answers"])
 
@@ -52,8 +53,8 @@ async def retrieve(
 ) -> Response:
     """Decide and retrieve, without the language model."""
     k = body.k
-    if k is not None and k > replica.config.limits.passages:
-        message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
+    if k is not None and k > writing.MOST_PASSAGES:
+        message = f"k is {k}; at most {writing.MOST_PASSAGES} passages can be requested"
         raise ApiError("invalid_value", message, "k")
     ask = check_ask(replica, caller, body.query, body.model, body.agent, key, "query", sent=body, k=k)
     decided, _, finished = await asking.read_to_end(asking.stream_turn(replica, caller, ask, key, timeout_s))

@@ -431,10 +431,10 @@ class AppConfig(BaseModel):
                     raise ValueError(
                         f"{place}.{key} {value!r} is not declared{did_you_mean(value, declared)}"
                     )
-            for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
-                default, limit = getattr(answering, key), getattr(self.limits, largest)
-                if default > limit:
-                    raise ValueError(f"{place}.{key} {default} is above limits.{largest} {limit}")
+            if answering.max_tokens > (limit := self.limits.completion_tokens):
+                raise ValueError(
+                    f"{place}.max_tokens {answering.max_tokens} is above limits.completion_tokens {limit}"
+                )
 
     @model_validator(mode="after")
     def _check_aliases(self) -> "AppConfig":

@@ -168,7 +168,6 @@ class Limits(BaseModel):
     body_bytes: int = Field(
         default=16 << 20, ge=1024, description="Maximum bytes in a request body, unpacked."
     )
-    passages: int = Field(default=50, ge=1, description="Maximum `k` that a request may ask for.")
     arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds that an arm may take.")
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,

@@ -46,14 +46,6 @@ class RouterConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: LocalPath = Field(description="Folder that `armwise lab train` wrote.")
-    k: int | None = Field(
-        default=None,
-        ge=1,
-        description=(
-            "Number of passages per arm that the router sees, if its stage is `retrieved` or `answered`. "
-            "Null means the number used in training."
-        ),
-    )
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
         """Check that the router can be read, and fits the rest of the configuration.

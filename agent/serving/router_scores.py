@@ -38,7 +38,6 @@ class RouterScorer:
 
     Args:
         trained: The router.
-        k: Passages of each arm to read; None: as many as it was trained on.
         vectors: Loads the vectors of passages.
         limit_s: Seconds that loading vectors, and scoring, may each take.
 
@@ -46,11 +45,11 @@ class RouterScorer:
         about: Metadata of the router.
     """
 
-    def __init__(self, trained: Trained, k: int | None, vectors: LoadVectors, limit_s: float) -> None:
+    def __init__(self, trained: Trained, vectors: LoadVectors, limit_s: float) -> None:
         self.about = trained.about
         self.backbone = trained.about.backbone
         self.arms = frozenset(trained.about.arms)
-        self.k = 0 if trained.router.stage is Stage.QUESTION else k or trained.about.k
+        self.k = 0 if trained.router.stage is Stage.QUESTION else trained.about.k
         self._router = trained.router
         self._relevance = trained.relevance
         self._vectors = vectors
@@ -141,7 +140,7 @@ class Scorers:
         self.configured: RouterScorer | None = None
         if config.router is not None:
             trained = read_trained(config.router.path)
-            self.configured = RouterScorer(trained, config.router.k, vectors, self._limit_s)
+            self.configured = RouterScorer(trained, vectors, self._limit_s)
 
     def find(self, digest: str | None) -> RouterScorer | None:
         """Return the router with a digest; None: the configured one. Raises RouterError."""
@@ -150,7 +149,7 @@ class Scorers:
         scorer = self._kept.pop(digest, None)
         if scorer is None:
             trained = open_router(self._store, digest).trained
-            scorer = RouterScorer(trained, None, self._vectors, self._limit_s)
+            scorer = RouterScorer(trained, self._vectors, self._limit_s)
         self._kept[digest] = scorer
         for older in list(self._kept)[:-KEPT]:
             del self._kept[older]

@@ -82,14 +82,6 @@ class EmbeddedSpec(ComputePrices, _Spec):
         ge=64,
         description="Maximum tokens in a prompt and its answer together.",
     )
-    threads: int | None = Field(
-        default=None,
-        ge=1,
-        description=(
-            "Number of compute threads. Null means all cores of the machine except one, which is left to "
-            "the service."
-        ),
-    )
 
     @property
     @override
@@ -355,9 +347,7 @@ def _engine(spec: LlmSpec) -> Generator:
         case EmbeddedSpec():
             from armwise.arms.llm.llama_cpp import EmbeddedGenerator
 
-            return EmbeddedGenerator(
-                spec.model, context_tokens=spec.context_tokens, slots=SLOTS, threads=spec.threads
-            )
+            return EmbeddedGenerator(spec.model, context_tokens=spec.context_tokens, slots=SLOTS)
         case EndpointSpec(engine="litellm"):
             from armwise.arms.llm.litellm_engine import LiteLLMGenerator
 

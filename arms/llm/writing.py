@@ -15,6 +15,9 @@ DEFAULT = "default"
 AS_SENT = "as_sent"
 """Prompt that leaves the conversation as the client sent it."""
 
+MOST_PASSAGES = 50
+"""Most passages that an answer is written from, or that a request may ask for."""
+
 Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
@@ -29,7 +32,10 @@ class WritingSpec(BaseModel):
     )
     prompt: str | None = Field(default=None, description="Instructions, as in `answering.prompt`.")
     passages: int | None = Field(
-        default=None, ge=1, le=50, description="Number of passages to retrieve, unless the request sets one."
+        default=None,
+        ge=1,
+        le=MOST_PASSAGES,
+        description="Number of passages to retrieve, unless the request sets one.",
     )
     word_budget: int | None = Field(
         default=None, ge=10, description="Maximum passage words given to the model."
@@ -78,7 +84,10 @@ class Answering(BaseModel):
         ),
     )
     passages: int = Field(
-        default=4, ge=1, description=("Number of passages to retrieve, unless the request sets one.")
+        default=4,
+        ge=1,
+        le=MOST_PASSAGES,
+        description="Number of passages to retrieve, unless the request sets one.",
     )
     word_budget: int = Field(default=400, ge=10, description="Maximum passage words given to the model.")
     max_tokens: int = Field(

@@ -261,7 +261,7 @@ CONFIG: dict[str, Any] = {
         "correction_time": "PT0S",
         "cost_weight": 0.1,
     },
-    "limits": {"in_flight": 4, "question_chars": 1000, "body_bytes": 4096, "passages": 10},
+    "limits": {"in_flight": 4, "question_chars": 1000, "body_bytes": 4096},
 }
 """A whole configuration of three arms."""
 

@@ -246,7 +246,7 @@ async def serving(
             "llm": models.pop("m"),
             "llms": models,
             "arms": {"direct": {"kind": "none"}, **arms},
-            "limits": {"in_flight": 4, "question_chars": 1000, "body_bytes": 1 << 20, "passages": 10},
+            "limits": {"in_flight": 4, "question_chars": 1000, "body_bytes": 1 << 20},
             **changes,
         }
         own = generators.pop("m")

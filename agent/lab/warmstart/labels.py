@@ -385,7 +385,6 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
             f"the router was trained on {lacking:,} of these {len(texts):,} questions and has no "
             "out-of-fold scores of them: train it with --folds 5, or take other questions"
         )
-    k = config.router.k or about.k
     if trained.router.stage is Stage.QUESTION:
         observed = observe_features(outcomes, config, about.backbone, Stage.QUESTION, on_progress).features
         features, which = (
@@ -393,7 +392,7 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
             np.ones((len(texts), len(arms)), dtype=np.bool_),
         )
     else:
-        features = _features_with_passages(outcomes, config, trained, arms, k, on_progress)
+        features = _features_with_passages(outcomes, config, trained, arms, on_progress)
         which, outcomes = _answering(outcomes, arms), charge_searches(outcomes, arms)
     scores = trained.router.scores(features)
     scores[fitted] = before[fitted][:, dataset.positions(about.arms, arms)]
@@ -406,7 +405,7 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
         about.backbone,
         features.embedding,
         outcomes,
-        orjson.dumps([about.digest, k, kept.digest]).decode(),
+        orjson.dumps([about.digest, about.k, kept.digest]).decode(),
     )
 
 
@@ -415,7 +414,6 @@ def _features_with_passages(
     config: AppConfig,
     trained: Trained,
     arms: Sequence[str],
-    k: int,
     on_progress: Progress,
 ) -> Features:
     """Return the features of the router after all arms have searched.
@@ -429,7 +427,7 @@ def _features_with_passages(
             "label these arms, too"
         )
     subset = select_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    passages = tuple(tuple(ids and ids[:k] for ids in row) for row in subset.passages)
+    passages = tuple(tuple(ids and ids[: trained.about.k] for ids in row) for row in subset.passages)
     return observe_features(
         replace(subset, passages=passages),
         config,

@@ -31,6 +31,9 @@ VARIANT_WORDS = 200
 MAX_TOKENS = 128
 """Most tokens that the model writes."""
 
+MOST = 3
+"""Most variants that the model writes, besides a passage of `hyde`."""
+
 Way = Literal["rewrite", "decompose", "hyde"]
 
 SYSTEM: dict[Way, str] = {
@@ -90,12 +93,6 @@ class QueryVariantsParams(BaseModel):
             "the question. `hyde`: a passage that may answer the question."
         )
     )
-    most: int = Field(
-        3,
-        ge=1,
-        le=10,
-        description="Maximum variants, in addition to the question. `hyde` writes only one.",
-    )
 
 
 class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
@@ -118,7 +115,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
         if params.way == "hyde":
             queries = [self._with_passage(query, text)]
         else:
-            new = variants(text, query.text, params.most)
+            new = variants(text, query.text, MOST)
             queries = [
                 query,
                 *(
@@ -138,7 +135,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
 
     def _write_variants(self, question: str) -> tuple[str, int]:
         """Return the text of the model for a question, and the tokens spent. Raises ArmError."""
-        system = f"{SYSTEM[self._params.way].format(n=self._params.most)} {quotation.ONLY_DATA}"
+        system = f"{SYSTEM[self._params.way].format(n=MOST)} {quotation.ONLY_DATA}"
         prompt = Prompt(
             (
                 {"role": "system", "content": system},
@@ -196,7 +193,7 @@ def _compute_bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
     base = member(params.arm)
     if params.way == "hyde":
         return call + base.searching(1, MAX_TOKENS)
-    return call + base + base.searching(0, MAX_TOKENS) * params.most
+    return call + base + base.searching(0, MAX_TOKENS) * MOST
 
 
 KIND = Kind(
@@ -205,9 +202,8 @@ KIND = Kind(
     QueryVariantsParams,
     _build,
     members=lambda params: (params.arm,),
-    features=("most",),
-    steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + params.most,
-    searches=lambda params, _: 1.0 if params.way == "hyde" else 1.0 + params.most,
+    steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + MOST,
+    searches=lambda params, _: 1.0 if params.way == "hyde" else 1.0 + MOST,
     embeds_texts=True,
     filters=True,
     bound=_compute_bound,

@@ -56,7 +56,7 @@ FULL = {f"{i:02}": "x" * 126 for i in range(32)}
 
 AT_LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("/v1/retrieve", {"query": "é" * 1000}, {"query": "é" * 1001}, "has 1001 characters; at most 1000"),
-    ("/v1/retrieve", {"query": "q", "k": 10}, {"k": 11}, "k is 11; at most 10 passages"),
+    ("/v1/retrieve", {"query": "q", "k": 50}, {"k": 51}, "k is 51; at most 50 passages"),
     (
         "/v1/retrieve",
         {"query": "q", "agent": {"context": FULL}},
@@ -90,7 +90,6 @@ async def test_a_value_at_a_limit_is_served_and_one_beyond_not(
 ) -> None:
     limits = {
         "question_chars": 1000,
-        "passages": 10,
         "completion_tokens": 300,
         "body_bytes": 8192,
     }

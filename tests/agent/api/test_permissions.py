@@ -151,7 +151,7 @@ def echoing() -> base.ScriptedGenerator:
 
 def service_of(folder: Path, writer: base.ScriptedGenerator | None = None, **changes: Any) -> Service:
     settings = {"arms": ARMS, "answering": {"cite": True, "passages": 6, "max_tokens": 2000}} | changes
-    limits = {"in_flight": 4, "passages": 30, "completion_tokens": 4000}
+    limits = {"in_flight": 4, "completion_tokens": 4000}
     return Service(folder, writer or echoing(), searched=CorpusArms(folder), limits=limits, **settings)
 
 

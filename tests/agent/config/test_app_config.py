@@ -112,7 +112,7 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         ("floor", 0, "floor: Input should be greater than 0, got 0"),
         ("floor", "x", "floor: Input should be a valid number, unable to parse string as a number, got 'x'"),
         ("limits", 3, "limits: Input should be a valid dictionary"),
-        ("limits/passages", 2, "answering.passages 4 is above limits.passages 2"),
+        ("answering/passages", 51, "answering.passages: Input should be less than or equal to 50, got 51"),
         (
             "answering/max_tokens",
             200_000,

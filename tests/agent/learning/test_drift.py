@@ -169,8 +169,8 @@ async def test_labels_that_are_entered_close_what_an_alarm_has_opened(service: S
 
 
 def test_a_setting_of_drift_that_is_not_known_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'drift.florr'.*floor"):
-        parse({**CONFIG, "drift": {"florr": 0.1}})
+    with pytest.raises(ConfigError, match=r"unknown key 'drift.floor'.*exploration"):
+        parse({**CONFIG, "drift": {"floor": 0.1}})
     assert parse(CONFIG).drift == DriftSpec(), "on, unless it is told not to be"
     assert parse(parse(CONFIG).model_dump(mode="json")).drift == DriftSpec()
 

@@ -249,7 +249,7 @@ async def asked(text: str) -> Query:
 
 async def test_a_router_of_the_question_is_shown_the_question_alone() -> None:
     router, corpus = Watched(Stage.QUESTION), Corpus()
-    scorer = RouterScorer(trained(router), None, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), corpus.look, 1.0)
     assert (scorer.backbone, scorer.arms, scorer.k) == ("tiny", frozenset(ARMS), 0)
     query = await asked("who wrote Emma?")
     assert await scorer.scores(query, ["dense", "none"], {}) == {"dense": 0.0, "none": 1.0}
@@ -262,7 +262,7 @@ async def test_a_router_of_the_question_is_shown_the_question_alone() -> None:
 
 async def test_a_router_of_what_was_retrieved_is_shown_the_first_passages_of_each_arm() -> None:
     router, corpus = Watched(Stage.RETRIEVED), Corpus("p1", "p2", "p3", "p4")
-    scorer = RouterScorer(trained(router), None, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), corpus.look, 1.0)
     query = await asked("who wrote Emma?")
     told = {"none": found(), "bm25": found("p1", "p2", "p3"), "dense": found("p4", "p1")}
     await scorer.scores(query, list(ARMS), told)
@@ -278,7 +278,7 @@ async def test_a_router_of_what_was_retrieved_is_shown_the_first_passages_of_eac
 
 async def test_a_passage_of_no_corpus_counts_as_not_found() -> None:
     router, corpus = Watched(Stage.RETRIEVED), Corpus("p1")
-    scorer = RouterScorer(trained(router), 3, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), corpus.look, 1.0)
     told = {"bm25": found("p1", "web-9"), "dense": found("web-8")}
     await scorer.scores(await asked("?"), ["bm25", "dense"], told)
     shown = router.shown[0].retrieved
@@ -294,7 +294,7 @@ async def test_vectors_that_do_not_come_are_given_up() -> None:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets the event")
 
-    scorer = RouterScorer(trained(Watched(Stage.RETRIEVED)), None, never, 0.01)
+    scorer = RouterScorer(trained(Watched(Stage.RETRIEVED)), never, 0.01)
     with pytest.raises(ArmError, match=r"the vectors of 1 passages did not arrive within 0\.01 s"):
         await scorer.scores(await asked("?"), ["bm25"], {"bm25": found("p1")})
 
@@ -313,7 +313,7 @@ class Stuck(Watched):
 
 async def test_a_router_that_is_stuck_is_given_up_and_keeps_no_thread_of_others() -> None:
     router = Stuck()
-    scorer = RouterScorer(trained(router), None, Corpus().look, 0.01)
+    scorer = RouterScorer(trained(router), Corpus().look, 0.01)
     query = await asked("?")
     calls = [scorer.scores(query, ["bm25"], {}) for _ in range(40)]  # more than the loop has threads
     try:
@@ -326,7 +326,7 @@ async def test_a_router_that_is_stuck_is_given_up_and_keeps_no_thread_of_others(
 
 
 async def test_a_router_that_cannot_score_is_away_and_no_bug() -> None:
-    scorer = RouterScorer(trained(Watched(Stage.QUESTION)), None, Corpus().look, 1.0)
+    scorer = RouterScorer(trained(Watched(Stage.QUESTION)), Corpus().look, 1.0)
     wrong = Query("?", {"tiny": np.full(DIM, np.nan, dtype=np.float32)})
     with pytest.raises(ArmError, match=r"the router cannot score the arms: embedding number 0 of .* is nan"):
         await scorer.scores(wrong, ["bm25"], {})
@@ -335,7 +335,7 @@ async def test_a_router_that_cannot_score_is_away_and_no_bug() -> None:
 @pytest.mark.parametrize("stage", [Stage.QUESTION, Stage.RETRIEVED])
 async def test_a_rehearsal_asks_the_router_with_nothing_found(stage: Stage) -> None:
     router, corpus, embedders = Watched(stage), Corpus(), FakeEmbedders()
-    await RouterScorer(trained(router), None, corpus.look, 1.0).warm_up(embedders.embed)
+    await RouterScorer(trained(router), corpus.look, 1.0).warm_up(embedders.embed)
     assert [seen.arms for seen in router.shown] == [ARMS]
     assert embedders.calls == [frozenset({"tiny"})]
     opened = [("tiny", ["no passage"])] if stage is Stage.RETRIEVED else []
@@ -345,7 +345,7 @@ async def test_a_rehearsal_asks_the_router_with_nothing_found(stage: Stage) -> N
 async def test_a_real_router_asks_the_arm_whose_passage_is_nearest() -> None:
     corpus = Corpus("emma was written by austen", "the danube")
     router = build_router(RouterSpec(kind="max_sim"))
-    scorer = RouterScorer(trained(router), None, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), corpus.look, 1.0)
     told = {"none": found(), "bm25": found("the danube"), "dense": found("emma was written by austen")}
     scores = await scorer.scores(await asked("emma was written by whom"), list(ARMS), told)
     assert max(scores, key=lambda arm: scores[arm]) == "dense"

@@ -113,7 +113,7 @@ class Recorded:
 def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("llama_cpp.EmbeddedGenerator", "endpoint.EndpointGenerator", "vllm_engine.VllmGenerator"):
         monkeypatch.setattr(f"armwise.arms.llm.{engine}", Recorded)
-    spec: dict[str, Any] = {"context_tokens": 64, "threads": 5}
+    spec: dict[str, Any] = {"context_tokens": 64}
     built: Any = build_generator(EmbeddedSpec(model="m.gguf", **spec))
     assert (built.args, built.settings) == ((str(Path("m.gguf").absolute()),), {**spec, "slots": 4})
     built = build_generator(VllmSpec(engine="vllm", model="m", engine_args={"seed": 3}))

@@ -152,7 +152,7 @@ def test_relevance_is_the_same_in_service_as_in_training(config: AppConfig, tmp_
     async def vectors(_: str, ids: Sequence[str]) -> Any:
         return PassageVectors(corpus, settled.indexes_path, backbone).look_up(ids)
 
-    scorer = RouterScorer(read, None, vectors, 5.0)
+    scorer = RouterScorer(read, vectors, 5.0)
     asyncio.run(scorer.warm_up(embed_tiny(backbone)))
     observed = observe_features(
         read_labelled(files["outcomes"], read_questions(files["queries"])),

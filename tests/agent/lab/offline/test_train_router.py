@@ -225,7 +225,7 @@ def test_a_router_sees_in_service_what_it_learned(config: AppConfig, labelled: P
         return PassageVectors(corpus, settled.indexes_path, settled.backbones["tiny"]).look_up(ids)
 
     corpus = ingest(settled.corpus.source, settled.corpus_sources[0].folder)
-    scorer = RouterScorer(made, None, look, 1.0)
+    scorer = RouterScorer(made, look, 1.0)
     embedder = build_embedder(config.backbones["tiny"])
     for number, scores in enumerate(expected):
         text = rows[3 * number].question.text

@@ -274,13 +274,6 @@ def test_a_router_of_passages_sees_those_of_the_labels(config: AppConfig, tmp_pa
         known = [arm for arm in ARMS if (row, arm) != (3, "dense")]
         assert list(told) == known, "an arm that failed was not scored"
         assert list(told.values()) == pytest.approx([expected[row, ARMS.index(arm)] for arm in known])
-    assert config.router is not None
-    shallow = config.model_copy(update={"router": config.router.model_copy(update={"k": 1})})
-    cut = replace(
-        outcomes, passages=tuple(tuple(ids and ids[:1] for ids in row) for row in outcomes.passages)
-    )
-    expected = router.router.scores(observe_features(cut, config, "tiny", Stage.RETRIEVED, silent).features)
-    assert list(asked(shallow, new)[0].scores[0].values()) == pytest.approx(expected[0].tolist())
 
 
 def test_a_label_costs_what_a_turn_does_in_which_all_arms_search_first() -> None:
