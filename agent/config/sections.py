@@ -168,7 +168,14 @@ class Limits(BaseModel):
     body_bytes: int = Field(
         default=16 << 20, ge=1024, description="Maximum bytes in a request body, unpacked."
     )
-    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds that an arm may take.")
+    arm_timeout_s: Number = Field(
+        default=10.0,
+        gt=0,
+        description=(
+            "Maximum seconds that an arm may take. If it searches another service, Armwise waits for four "
+            "fifths of this time, retries included."
+        ),
+    )
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
         description="Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn.",

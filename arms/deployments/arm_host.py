@@ -55,6 +55,9 @@ from armwise.arms.retrievers import (
     read_profiles,
 )
 
+WAITING = 0.8
+"""Share of its time that a search waits for another service, so that it can still report what failed."""
+
 THREADS = max(4, os.cpu_count() or 4)
 """Concurrent searches of each arm in a process."""
 
@@ -283,6 +286,7 @@ class ArmHost:
             lambda text, names: waiting.run(self._embedders.embed(text, names)),
             meter_calls(blocking_writer(waiting, self._generator), settings.prices),
             settings.open_selector,
+            WAITING * settings.limit_s,
         )
 
     def _prepare_vectors(self, name: str) -> PassageVectors:

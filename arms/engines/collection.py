@@ -23,7 +23,6 @@ from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources
 from armwise.arms.retrievers.remote import best
 from armwise.arms.retrievers.versioned import BETWEEN
 from armwise.arms.secrets import read_secret
-from armwise.number import Number
 
 P = TypeVar("P", bound="EngineParams")
 
@@ -229,7 +228,6 @@ class EngineParams(BaseModel):
         description="Backbone for the vectors. Required for `dense` and `hybrid`, and to fill a collection "
         "with vectors.",
     )
-    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Maximum seconds per search.")
     key_env: str | None = Field(
         None, description="Environment variable that holds the password or key of the engine."
     )
@@ -362,15 +360,17 @@ def client(module: str, engine: str) -> ModuleType:
         ) from error
 
 
-def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
+def open_shared(params: P, have: Resources, make: Callable[[P, float], Collection]) -> Collection:
     """Return the collection shared by arms of a kind whose parameters differ only in mode."""
     shared_params = params.model_copy(update={"mode": "lexical"})
     # `make` is in the key, as two kinds may have one class of parameters
-    return have.share(("collection", make, shared_params), lambda: make(shared_params))
+    return have.share(
+        ("collection", make, have.wait_s, shared_params), lambda: make(shared_params, have.wait_s)
+    )
 
 
 def engine_kind(
-    name: str, title: str, params: type[P], make: Callable[[P], Collection], place: Mapping[str, Any]
+    name: str, title: str, params: type[P], make: Callable[[P, float], Collection], place: Mapping[str, Any]
 ) -> Kind[P]:
     """Return the kind of the arms of an engine.
 
@@ -378,7 +378,8 @@ def engine_kind(
         name: Name of the kind.
         title: Name of the engine.
         params: Class of the parameters.
-        make: Opens a collection, which connects on first use. Raises ArmBuildError.
+        make: Opens a collection, which connects on first use and waits for so many seconds. Raises
+            ArmBuildError.
         place: Parameters with the place of an engine, for the example.
     """
 

@@ -40,7 +40,7 @@ BATCH = 500
 PAGE = 1000
 """Ids that are looked up or deleted at a time."""
 
-FILL_TIMEOUT_S = 600.0
+FILL_WAIT_S = 600.0
 """Longest time of a batch in seconds while a collection is filled: indexes grow with it."""
 
 
@@ -156,14 +156,14 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
             f"arm {name!r} of kind {spec.kind!r} has no collection: use one of the kinds {kinds}"
         )
     ArmGraph({name: spec}).validate(resources.backbones, resources.corpus.names)
-    spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
     arm_resources = resources.select_corpus(spec)
     if len(arm_resources.corpus.parts) > 1:
         raise ArmSpecError(
             f"arm {name!r} names no corpus: set `corpus` to the one to write into its collection; `corpora` "
             f"has {', '.join(resources.corpus.names)}"
         )
-    return fill_arm(_engine_arm(name, spec, resources), arm_resources, progress)
+    patient = replace(resources, wait_s=FILL_WAIT_S)
+    return fill_arm(_engine_arm(name, spec, patient), arm_resources, progress)
 
 
 def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:

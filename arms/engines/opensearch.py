@@ -41,8 +41,7 @@ class SearchServerParams(ServerParams):
     def http(self) -> HttpParams:
         """Settings of the HTTP requests."""
         headers = {} if self.key_env is None else {"Authorization": self.key_env}
-        params = {"url": self.url, "header_env": headers, "timeout_s": self.timeout_s}
-        return HttpParams.model_validate(params)
+        return HttpParams.model_validate({"url": self.url, "header_env": headers})
 
     @model_validator(mode="after")
     def _is_an_address(self) -> Self:
@@ -57,10 +56,11 @@ class Rest:
     Args:
         params: Parameters of the arm.
         root: Path of all requests below the address, without a slash at either end.
+        wait_s: Most seconds of a request, its retries included.
     """
 
-    def __init__(self, params: SearchServerParams, root: str) -> None:
-        self._http = HttpArm("", params.http)
+    def __init__(self, params: SearchServerParams, root: str, wait_s: float) -> None:
+        self._http = HttpArm("", params.http, wait_s)
         self._http.label = params.url
         self._root = f"{params.url.rstrip('/')}/{root}"
 
@@ -127,8 +127,8 @@ class Index:
         params: Parameters of the arm.
     """
 
-    def __init__(self, params: SearchServerParams) -> None:
-        self._rest = Rest(params, params.collection)
+    def __init__(self, params: SearchServerParams, wait_s: float) -> None:
+        self._rest = Rest(params, params.collection, wait_s)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word of the query, by BM25."""

@@ -232,10 +232,10 @@ def literal(word: str) -> str:
 class PostgresTable:
     """A table of PostgreSQL."""
 
-    def __init__(self, params: PostgresParams) -> None:
+    def __init__(self, params: PostgresParams, wait_s: float) -> None:
         import sqlalchemy as sa
 
-        self._params = params
+        self._params, self._wait_s = params, wait_s
         url = sa.make_url(params.url).set(drivername="postgresql+psycopg")
         if (password := params.key) is not None:
             url = url.set(password=password)
@@ -243,10 +243,10 @@ class PostgresTable:
             url,
             pool_size=CONNECTIONS,
             max_overflow=0,
-            pool_timeout=params.timeout_s,
+            pool_timeout=wait_s,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args={"connect_timeout": max(2, int(params.timeout_s)), "prepare_threshold": None},
+            connect_args={"connect_timeout": max(2, int(wait_s)), "prepare_threshold": None},
         )
         weakref.finalize(self, self._engine.dispose)
         self._known_words = -math.inf, WordStatistics()
@@ -358,9 +358,7 @@ class PostgresTable:
         try:
             with self._engine.begin() as connection:
                 # for this transaction, since a pooler gives the session to others after it
-                connection.exec_driver_sql(
-                    f"SET LOCAL statement_timeout = {self._params.timeout_s * 1000:.0f}"
-                )
+                connection.exec_driver_sql(f"SET LOCAL statement_timeout = {self._wait_s * 1000:.0f}")
                 yield connection
         except exc.DBAPIError as error:
             raise ArmError(str(error.orig).strip().partition("\n")[0]) from error

@@ -149,7 +149,7 @@ class QdrantFilters:
 class QdrantCollection:
     """A collection of Qdrant."""
 
-    def __init__(self, params: QdrantParams) -> None:
+    def __init__(self, params: QdrantParams, wait_s: float) -> None:
         module = client("qdrant_client", "qdrant")
         self._models: Any = module.models
         self._params, self._name = params, params.collection
@@ -166,7 +166,7 @@ class QdrantCollection:
                 proxy=None if proxy is None else proxy.url,
                 verify=httpx.create_ssl_context(),
                 api_key=params.key,
-                timeout=max(1, round(params.timeout_s)),
+                timeout=max(1, round(wait_s)),
                 check_compatibility=False,
             )
         self._filters = QdrantFilters(self._models, params.fields.metadata)

@@ -378,6 +378,7 @@ class Resources:
         embed: Embeds a text that an arm wrote, such as a follow-up query.
         write: Prompts the language model; blocking, thread-safe.
         open_selector: Opens a model that was trained for an arm.
+        wait_s: Most seconds that a search waits for another service, its retries included.
     """
 
     corpus: Corpus
@@ -387,6 +388,7 @@ class Resources:
     embed: Embed = _no_embedder
     write: Write = _no_writer
     open_selector: OpenTrained = no_selector
+    wait_s: float = 8.0
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 

@@ -29,7 +29,6 @@ from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Re
 from armwise.arms.retrievers.kind import Kind
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError, quote_start
-from armwise.number import Number
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -181,15 +180,6 @@ class HttpParams(BaseModel):
         description="Headers to send. For each, name the environment variable that holds its whole value.",
     )
     fields: Fields = Field(Fields(), description="Paths to the parts of a passage in a result.")
-    timeout_s: Number = Field(
-        8.0,
-        gt=0.0,
-        le=600.0,
-        description=(
-            "Maximum seconds per search, including retries. Armwise retries after a failed connection, or "
-            "a response with status 429 or 5xx. Keep this time below `limits.arm_timeout_s`."
-        ),
-    )
 
     @field_validator("url")
     @classmethod
@@ -296,7 +286,7 @@ class HttpArm:
 
     backbones: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, params: HttpParams) -> None:
+    def __init__(self, name: str, params: HttpParams, wait_s: float) -> None:
         self.name = name
         self.url = httpx.URL(params.url)
         self.headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
@@ -307,7 +297,7 @@ class HttpArm:
         except proxies.ProxySettingError as error:
             raise ArmError(f"arm {name!r}: {error}") from error
         self.connections = connections()
-        self._timeout_s = params.timeout_s
+        self.wait_s = wait_s
 
     async def send(self, request: httpx.Request) -> RemoteResponse:
         """Return the first response that a retry cannot improve. Raises ArmError."""
@@ -320,18 +310,18 @@ class HttpArm:
             stop_before_delay,
         )
 
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.wait_s
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_TryAgainError),
             wait=_pause_s,
-            stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(self._timeout_s),
+            stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(self.wait_s),
         )
         try:
             reply: RemoteResponse = await attempts(self._attempt, request, deadline)
         except RetryError as error:
             number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
             raise ArmError(
-                f"{self.label}: attempt {number} of {ATTEMPTS} in {self._timeout_s:g} s failed: {trouble}"
+                f"{self.label}: attempt {number} of {ATTEMPTS} in {self.wait_s:g} s failed: {trouble}"
             ) from trouble
         return reply
 
@@ -370,12 +360,12 @@ class HttpArm:
 class RemoteArm(HttpArm):
     """Return the results of a search API, highest score first."""
 
-    def __init__(self, name: str, params: RemoteParams) -> None:
-        super().__init__(name, params)
+    def __init__(self, name: str, params: RemoteParams, wait_s: float) -> None:
+        super().__init__(name, params, wait_s)
         self._params = params
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Request with retries, and read the response. Raises ArmError, within `timeout_s`."""
+        """Request with retries, and read the response. Raises ArmError, within `wait_s`."""
         content = self.connections.waiting.run(self._fetch(query.text, k))
         try:
             passages = read(content, self._params.results, self._params.fields)
@@ -452,6 +442,6 @@ KIND = Kind(
     "remote",
     "calls a search API over HTTP",
     RemoteParams,
-    lambda name, params, *_: RemoteArm(name, params),
+    lambda name, params, have, _: RemoteArm(name, params, have.wait_s),
     example={"url": "https://search.example/v1", "request": {"q": "{question}"}},
 )

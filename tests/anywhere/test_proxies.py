@@ -179,8 +179,9 @@ def test_an_arm_says_which_proxy_cannot_be_used(kind: str, variable: str, tmp_pa
 def search(kind: str, url: str, folder: Path) -> None:
     source = folder / "one.jsonl"
     source.write_text('{"id": "p", "text": "word"}\n')
-    spec = ArmSpec(kind=kind, params=with_address(ARMS[kind], url, folder) | {"timeout_s": 1.0})
-    arm = build_arm("arm", Resources(ingest(source, folder / "corpus"), folder, {}, {"arm": spec}))
+    spec = ArmSpec(kind=kind, params=with_address(ARMS[kind], url, folder))
+    have = Resources(ingest(source, folder / "corpus"), folder, {}, {"arm": spec}, wait_s=1.0)
+    arm = build_arm("arm", have)
     arm.search(Query("word"), 3)
 
 

@@ -200,7 +200,7 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
         "http": {"request_s": 60.0},  # what clients hold in a test stays held, on a slow machine too
         "limits": {"arm_timeout_s": 5.0, "llm_timeout_s": 30.0},  # a retry may finish a lost turn after 40 s
         "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.1"}},
-        "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64)), "k": 3},
+        "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64))},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
         **settings,
     }

@@ -98,12 +98,11 @@ class Session:
 
 
 @asynccontextmanager
-async def connect(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncIterator[Session]:
+async def connect(arm: HttpArm, version: str | None) -> AsyncIterator[Session]:
     """Connect with a server.
 
     Args:
         arm: Sends the requests.
-        timeout_s: Most seconds of the whole session.
         version: `Session.version` of an earlier connection; None: the server is asked.
 
     Raises:
@@ -113,7 +112,7 @@ async def connect(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncI
     transport = _Transport(arm)
     try:
         async with (
-            asyncio.timeout(timeout_s),
+            asyncio.timeout(arm.wait_s),
             httpx2.AsyncClient(transport=transport, trust_env=False) as http,
             Client(
                 streamable_http_client(str(arm.url), http_client=http, max_sse_event_size=MAX_BYTES),
@@ -131,5 +130,5 @@ async def connect(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncI
         if transport.failure is not None:
             raise transport.failure from error
         if isinstance(cause, TimeoutError):
-            raise ArmError(f"{arm.label}: no result within {timeout_s:g} s") from error
+            raise ArmError(f"{arm.label}: no result within {arm.wait_s:g} s") from error
         raise ArmError(f"{arm.label}: {type(cause).__name__} {quote_start(str(cause).encode())}") from error

@@ -60,13 +60,13 @@ class McpParams(HttpParams):
 class McpArm(HttpArm):
     """Searches by calling a tool; highest score first."""
 
-    def __init__(self, name: str, params: McpParams) -> None:
-        super().__init__(name, params)
+    def __init__(self, name: str, params: McpParams, wait_s: float) -> None:
+        super().__init__(name, params, wait_s)
         self._params = params
         self._version: str | None = None
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Call the tool, and read its result, within `timeout_s`. Raises ArmError."""
+        """Call the tool, and read its result, within `wait_s`. Raises ArmError."""
         try:
             return Retrieval(best(self.connections.waiting.run(self._find_passages(query.text, k)), k))
         except UnreadableResponseError as error:
@@ -79,7 +79,7 @@ class McpArm(HttpArm):
         params, fetch = self._params, self._params.fetch
         arguments: Any = fill(params.arguments, "{question}", k)
         version, self._version = self._version, None  # asked for again after a failure
-        async with connect(self, params.timeout_s, version) as session:
+        async with connect(self, version) as session:
             reply = await session.call(params.tool, {params.query_argument: question, **arguments})
             if params.results is None:
                 texts = dict.fromkeys(reply.texts)
@@ -110,7 +110,7 @@ KIND = Kind(
     "mcp",
     "calls a tool on a Model Context Protocol server",
     McpParams,
-    lambda name, params, *_: McpArm(name, params),
+    lambda name, params, have, _: McpArm(name, params, have.wait_s),
     libraries=("mcp", "httpx2"),
     example={"url": "https://search.example/mcp"},
 )

@@ -290,14 +290,14 @@ async def test_a_service_follows_a_router_of_the_question(tmp_path: Path) -> Non
 
 async def test_a_service_follows_a_router_of_what_was_retrieved(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router", "max_sim")
-    async with Service(tmp_path, router={"path": str(folder), "k": 3}).running() as service:
+    async with Service(tmp_path, router={"path": str(folder)}).running() as service:
         await until_it_decides(service)
         ours = (await look_up(service, k=1)).json()["agent"]
         assert sorted(service.arms.asked) == ["bm25", "dense", "none"]
-        assert {k for _, _, k in service.arms.calls} == {3}
+        assert {k for _, _, k in service.arms.calls} == {2}
         warm_up, (backbone, ids) = service.arms.looked_at
         assert warm_up == ("tiny", ("no passage",)), "the vectors are opened before the first question"
-        assert (backbone, len(ids)) == ("tiny", 9), "the first three of each arm"
+        assert (backbone, len(ids)) == ("tiny", 6), "the first two of each arm"
         assert ours["cost"]["steps"] == 2
         told = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
         assert all(np.isfinite(features["router"]) for features in told["arm_features"].values())

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import socket
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -47,6 +48,15 @@ async def test_a_live_arm_is_built_at_the_start_and_known_by_its_key(tmp_path: P
     host = open_host(tmp_path, arm)
     found = await search(host, arm)
     assert [passage.title for passage in found.passages] == ["moon"]
+
+
+async def test_an_arm_gives_up_another_service_before_its_own_time_is_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        far = {"far": ArmSpec(kind="remote", params={"url": url, "request": {"q": "{question}"}})}
+        host = open_host(tmp_path, "far", specs=far, limit_s=0.25)
+        with pytest.raises(ArmError, match=r"no response within 0\.2 s"):
+            await search(host, "far", far)
 
 
 async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Engine:
         return ArmSpec(kind=self.kind, params={**place, **params})
 
     def open(self, collection: str) -> Collection:
-        return OPEN[self.kind](resolve_kind("arm", self.spec(collection))[1])
+        return OPEN[self.kind](resolve_kind("arm", self.spec(collection))[1], 5.0)
 
     def fresh(self) -> Collection:
         """Return a collection that is not there yet."""

@@ -70,13 +70,14 @@ def test_a_request_that_fills_has_ten_minutes(
         return IngestReport("a version", 3)
 
     monkeypatch.setattr("armwise.arms.engines.ingest.fill_arm", fill_arm)
-    far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
+    far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c"})
     lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
     specs = {"far": far, "words": ArmSpec(kind="bm25"), "lacking": lacking}
     have = Resources(corpus, tmp_path, BACKBONES, specs)
     assert fill_collection("far", have, print) == IngestReport("a version", 3)
     arm, resources, progress = filled.pop()
-    assert (arm.name, resources, progress, arm.params.timeout_s) == ("far", have, print, 600.0)
+    assert (arm.name, resources, progress) == ("far", have, print)
+    assert arm.collection._rest._http.wait_s == 600.0  # noqa: SLF001 - a batch takes longer than a search
     with pytest.raises(
         ArmSpecError, match=r"'words' of kind 'bm25' has no collection: .* opensearch, .*postgres"
     ):
@@ -119,7 +120,7 @@ def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> N
     fields = {"id": "page_id", "title": None, "text": "Body %", "search": "words", "metadata": None}
     params = {"url": url, "collection": "pages", "language": "simple", "fields": fields}
     own = resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1]
-    arm = EngineArm("arm", own, PostgresTable(own))
+    arm = EngineArm("arm", own, PostgresTable(own, 5.0))
     assert arm.search(Query("which Danube?"), 5).passages[0].replace_score(0.0) == Passage(
         "7", "", "the Danube"
     )
@@ -138,7 +139,7 @@ def table(postgres: Server) -> Iterator[PostgresTable]:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
     url = postgres.fresh()
     params = {"url": url, "collection": "passages", "backbone": "b"}
-    yield PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
+    yield PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1], 5.0)
     postgres.drop(url)
 
 
@@ -190,18 +191,16 @@ def test_words_weigh_as_in_bm25_of_eighty_words() -> None:
     assert alone == pytest.approx(2.2 / (1 + 1.2 * (0.25 + 0.75 / 80)))
 
 
-@pytest.mark.parametrize(("timeout_s", "seconds"), [(0.2, 1), (7.6, 8)])
+@pytest.mark.parametrize(("wait_s", "seconds"), [(0.2, 1), (7.6, 8)])
 def test_a_server_of_qdrant_gets_the_key_and_whole_seconds(
-    timeout_s: float, seconds: int, monkeypatch: pytest.MonkeyPatch
+    wait_s: float, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients: list[dict[str, Any]] = []
     monkeypatch.setenv("SEARCH_KEY", "secret")
     monkeypatch.setattr(
         pytest.importorskip("qdrant_client"), "QdrantClient", lambda **found: clients.append(found)
     )
-    QdrantCollection(
-        QdrantParams(url="http://qdrant:6333", collection="c", key_env="SEARCH_KEY", timeout_s=timeout_s)
-    )
+    QdrantCollection(QdrantParams(url="http://qdrant:6333", collection="c", key_env="SEARCH_KEY"), wait_s)
     sent = {"url": "http://qdrant:6333", "api_key": "secret", "timeout": seconds}
     assert [{name: one[name] for name in sent} for one in clients] == [sent]
 
@@ -220,7 +219,7 @@ def test_a_server_of_qdrant_indexes_groups_and_is_waited_for(
     client = pytest.importorskip("qdrant_client")
     monkeypatch.setattr(client, "QdrantClient", Recorder)
     models = client.models
-    collection = QdrantCollection(QdrantParams(url="http://qdrant:6333", collection="c"))
+    collection = QdrantCollection(QdrantParams(url="http://qdrant:6333", collection="c"), 5.0)
     collection.create(3)
     assert [method for method, *_ in calls] == [
         "collection_exists",
@@ -250,7 +249,7 @@ def test_qdrant_is_not_asked_for_words_that_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("qdrant_client")
-    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"))
+    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"), 5.0)
     monkeypatch.setattr(collection, "_connection", None)
     assert collection.lexical(Query("the of"), 3) == []
 
@@ -261,7 +260,7 @@ def test_words_of_scripts_without_blanks_are_found_in_qdrant(tmp_path: Path) -> 
         "zh": "\u957f\u6c5f\u662f\u4e9a\u6d32\u6700\u957f\u7684\u6cb3\u6d41",
         "hi": "\u0915\u094d\u0937\u0924\u094d\u0930\u093f\u092f",
     }
-    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"))
+    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"), 5.0)
     ingest(InMemory([Passage(name, "", text) for name, text in texts.items()]), collection, None)
     queries = ("\u4e9a\u6d32", "\u0915\u094d\u0937\u0924\u094d\u0930\u093f\u092f")
     found = [[passage.id for passage in collection.lexical(Query(query), 3)] for query in queries]
@@ -274,7 +273,7 @@ def test_a_collection_with_words_of_another_version_is_refused(
 ) -> None:
     pytest.importorskip("qdrant_client")
     params = QdrantParams(path=str(tmp_path), collection="c")
-    collection, rivers = QdrantCollection(params), InMemory([Passage("p", "", "The rivers.")])
+    collection, rivers = QdrantCollection(params, 5.0), InMemory([Passage("p", "", "The rivers.")])
     monkeypatch.setattr(QdrantCollection, "row_format", 1)
     ingest(rivers, collection, None)
     monkeypatch.undo()

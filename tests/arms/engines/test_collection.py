@@ -194,7 +194,6 @@ ONE = {"url": "http://x", "collection": "c", "backbone": "hashed"}
         ({"url": "http://y"}, False),
         ({"collection": "d"}, False),
         ({"backbone": None}, False),
-        ({"timeout_s": 1.0}, False),
         ({"key_env": "SEARCH_KEY"}, False),
     ],
     ids=str,

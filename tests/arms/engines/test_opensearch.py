@@ -45,7 +45,7 @@ def server() -> Iterator[SearchServer]:
 def arm_over(server: SearchServer, **params: Any) -> EngineArm:
     found = {"url": server.url, "collection": "passages", "key_env": "SEARCH_KEY", **params}
     own = resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1]
-    return EngineArm("arm", own, Index(own))
+    return EngineArm("arm", own, Index(own, 5.0))
 
 
 def test_the_key_is_sent_as_the_whole_header(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +142,8 @@ def test_an_index_has_these_mappings(
         params = resolve_kind(
             "arm", ArmSpec(kind="opensearch", params={"url": double.url, "collection": "passages"})
         )[1]
-        index(params).create(3)
-        index(params).create(3)  # which changes nothing
+        index(params, 5.0).create(3)
+        index(params, 5.0).create(3)  # which changes nothing
         made = double.indexes["passages"]
     assert made.mappings == {
         "dynamic": "strict",
@@ -192,7 +192,7 @@ class Echo(Double):
 
 def rest_over(double: Double, **params: Any) -> Rest:
     found = {"url": double.url, "collection": "c", **params}
-    return Rest(resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1], "root")
+    return Rest(resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1], "root", 5.0)
 
 
 @pytest.mark.parametrize("url", ["{}", "{}/", "{}/below", "{}/below/"])
@@ -222,11 +222,8 @@ def test_a_refusal_is_of_the_question_by_its_status(status: int, asked: bool, ki
     assert type(failed.value) is kind
 
 
-def test_a_request_has_the_time_of_a_search() -> None:
+def test_a_reply_may_have_no_body() -> None:
     with running(Echo()) as double:
-        spec = ArmSpec(kind="opensearch", params={"url": double.url, "collection": "c", "timeout_s": 1.5})
-        http = resolve_kind("arm", spec)[1].http
-        assert http.timeout_s == 1.5
         assert rest_over(double).read(RemoteResponse(200, httpx.Headers(), b"")) == {}, (
             "a reply without a body"
         )

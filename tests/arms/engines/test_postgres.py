@@ -31,7 +31,7 @@ def table(postgres: Server) -> Iterator[PostgresTable]:
     """Two hundred passages with the words of the question, one with the rarest of them, two with another."""
     url = postgres.fresh()
     table = PostgresTable(
-        resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+        resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1], 5.0
     )
     common = [Passage(f"p{n}", "", f"An old river, an old country, number {n}.") for n in range(200)]
     others = {
@@ -69,11 +69,11 @@ def test_nothing_has_none_of_the_words(table: PostgresTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "timeout_s", "connect_s"),
+    ("scheme", "wait_s", "connect_s"),
     [("postgresql", 7.5, 7), ("postgres", 0.25, 2), ("postgresql+psycopg", 2.9, 2)],
 )
 def test_a_database_is_connected_to_within_limits(
-    scheme: str, timeout_s: float, connect_s: int, monkeypatch: pytest.MonkeyPatch
+    scheme: str, wait_s: float, connect_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, disposed = list[tuple[str, dict[str, Any]]](), list[bool]()
 
@@ -83,17 +83,12 @@ def test_a_database_is_connected_to_within_limits(
 
     monkeypatch.setattr(sa, "create_engine", create)
     monkeypatch.setenv("SEARCH_KEY", "secret")
-    params = {
-        "url": f"{scheme}://me@db/search",
-        "collection": "p",
-        "key_env": "SEARCH_KEY",
-        "timeout_s": timeout_s,
-    }
-    table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
+    params = {"url": f"{scheme}://me@db/search", "collection": "p", "key_env": "SEARCH_KEY"}
+    table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1], wait_s)
     options = {
         "pool_size": 8,
         "max_overflow": 0,
-        "pool_timeout": timeout_s,
+        "pool_timeout": wait_s,
         "pool_pre_ping": True,
         "hide_parameters": True,
         "connect_args": {"connect_timeout": connect_s, "prepare_threshold": None},
@@ -108,8 +103,8 @@ def test_a_database_is_connected_to_within_limits(
 @WITH_POOLER
 def test_behind_a_pooler_searches_keep_to_their_time_and_change_no_session(postgres: Server) -> None:
     with pooled(postgres, "transaction") as url:
-        place = {"url": url, "collection": "p", "timeout_s": 0.5}
-        table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=place))[1])
+        place = {"url": url, "collection": "p"}
+        table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=place))[1], 0.5)
         ingest(InMemory([Passage(f"p{n}", "", f"An old river, number {n}.") for n in range(20)]), table, None)
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda _: len(table.lexical(Query("Which old river?"), 3)), range(60)))
@@ -127,7 +122,7 @@ def test_an_error_of_the_database_does_not_show_the_question(postgres: Server) -
     url = postgres.fresh()
     params = resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "missing"}))[1]
     with pytest.raises(ArmError, match='relation "missing" does not exist') as failed:
-        PostgresTable(params).lexical(Query("secret"), 3)
+        PostgresTable(params, 5.0).lexical(Query("secret"), 3)
     assert "missing" in str(failed.value.__cause__)
     assert "secret" not in str(failed.value.__cause__), "as a log with the cause would show it"
     postgres.drop(url)
@@ -149,7 +144,7 @@ def test_words_are_counted_anew_once_a_table_is_filled(
     monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0]))
     url = postgres.fresh()
     params = resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
-    here, elsewhere = PostgresTable(params), PostgresTable(params)
+    here, elsewhere = PostgresTable(params, 5.0), PostgresTable(params, 5.0)
     ingest(of_which_one_is_rare("river", "bridge"), here, None)
     assert (best(here), best(elsewhere)) == ("bridge", "bridge")
     ingest(of_which_one_is_rare("bridge", "river"), here, None)
