@@ -278,7 +278,9 @@ class Decisions:
         return self.width - np.where(self.whole, never, 0)
 
     def distributions(self, rows: Integers, column: Mapping[str, int]) -> Floats:
-        """Return complete distributions, with a column for each arm, shape (len(rows), n_columns).
+        """Return distributions, with a column for each arm, shape (len(rows), n_columns).
+
+        An eligible arm whose probability is not on record has NaN.
 
         Args:
             rows: Indices of the decisions.
@@ -288,9 +290,11 @@ class Decisions:
         for code in np.unique(codes).tolist():
             same = np.flatnonzero(codes == code)
             columns = [column[arm] for arm in self.draw.values[code].arms]
-            p[same[:, np.newaxis], columns] = self.p[
-                self.start[rows[same], np.newaxis] + np.arange(len(columns))
+            known = self.whole[rows[same]]
+            p[same[known, np.newaxis], columns] = self.p[
+                self.start[rows[same[known]], np.newaxis] + np.arange(len(columns))
             ]
+            p[same[~known, np.newaxis], columns] = nan
         return p
 
     def where(self, kept: Flags) -> "Decisions":

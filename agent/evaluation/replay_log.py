@@ -11,9 +11,8 @@ A candidate that learns decides before it learns (progressive validation). Those
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -48,7 +47,7 @@ from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress
-from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Growing
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Growing, Integers, Matrix, Spool, select_rows
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, LogFilter, featurize, stack
 from armwise.feedback.decisions import Selection, format_time
 from armwise.feedback.events import Example
@@ -74,9 +73,6 @@ from armwise.feedback.training_log import examples as training_log_examples
 BLOCK = 256
 """Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
 
-UNREADABLE = "cannot be read"
-"""Why a row is left out whose example a source skipped."""
-
 PLAIN = {
     CandidateKind.SERVED: "The distribution that decided when the log was written.",
     CandidateKind.UNIFORM: "Every eligible arm, with the same probability.",
@@ -95,7 +91,7 @@ class Target:
     Attributes:
         name: Name of the candidate.
         about: Description, in a sentence.
-        make: Returns the distribution of each row, shape (n, n_arms); uniform in rows outside `kept`.
+        p: The distribution of each row, shape (n, n_arms); without meaning in rows outside `kept`.
         kept: Whether it is evaluated on a row, shape (n,).
         left_out: Number of rows that it is not evaluated on, by reason.
         notes: Remarks; a sentence each.
@@ -105,17 +101,12 @@ class Target:
 
     name: str
     about: str
-    make: Callable[[], Floats]
+    p: Floats | Matrix
     kept: Flags
     left_out: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     share: float = 0.0
-
-    @property
-    def p(self) -> Floats:
-        """The distribution of each row, computed at each access if that needs no context."""
-        return self.make()
 
 
 # -- the loop ----------------------------------------------------------------------------------------
@@ -151,13 +142,12 @@ def play(
     reads = bool(candidates) or describes
     rows = LogFilter(selection, source.settled.before, {"question", cluster})
     plays = [_Play(candidate) for candidate in candidates]
-    seqs, features, unread = Growing(), [], 0
+    readable, features = Growing(), []
     for table, examples in source.blocks(rule, selection, on_progress, contexts=reads):
-        kept = rows.add(table)
-        row_of = dict(zip(kept.tolist(), range(len(kept)), strict=True))
+        row_of = {seq: row for row, seq in enumerate(rows.add(table).tolist())}
+        came = np.full(len(row_of), not reads)
         for each in plays:
             each.begin(len(row_of), rows.column)
-        came = np.full(len(kept), not reads)
         for block in _split(examples):
             rewards = [_find_learned_reward(rule, example) for example in block]
             for each in plays:
@@ -167,28 +157,13 @@ def play(
             if found and describes:
                 features.append(featurize([example.decision.context for example in found]))
         for each in plays:
-            each.end(came)
-        seqs.append(kept[came])
-        unread += len(kept) - int(came.sum())
-    log = Log(**rows.take_kept())
-    # rows without a propensity are dropped at the end if others have one
-    seq = seqs.take()
-    if unread:
-        log = _leave_out_unread(log, np.isin(log.seq, seq, assume_unique=True))
-    seq = log.seq if len(seq) == len(log) else seq
-    places = slice(None) if seq is log.seq else np.searchsorted(seq, log.seq)
+            each.end()
+        readable.append(came)
+    came = readable.take()
+    log, kept = rows.take(came)
     if describes:
-        described = stack(features)
-        log = replace(log, describe=lambda at: described[np.searchsorted(seq, at)])
-    return log, [each.target(log, places) for each in plays]
-
-
-def _leave_out_unread(log: Log, readable: Flags) -> Log:
-    """Return the log of the rows that can be read, with the others counted. Raises EmptyLogError."""
-    if readable.all():
-        return log
-    excluded = {**log.excluded, UNREADABLE: int((~readable).sum())}
-    return replace(log, excluded=excluded).where(readable)
+        log = replace(log, X=stack(features)[kept[came]])
+    return log, [each.target(log, kept) for each in plays]
 
 
 def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -210,7 +185,7 @@ class _Play:
     def __init__(self, candidate: Candidate) -> None:
         self._candidate = candidate
         self._reasons = {"": 0}  # why rows are left out, with the codes of the reasons
-        self._p, self._why = Growing(), Growing()
+        self._p, self._why = Spool(), Growing()
         self._rows: tuple[Floats, Codes] = np.zeros((0, 0)), np.zeros(0, dtype=np.int8)  # of this block
         self._column: Mapping[str, int] = {}
 
@@ -218,11 +193,11 @@ class _Play:
         """Begin a block of rows."""
         self._rows, self._column = (np.zeros((n, len(column))), np.zeros(n, dtype=np.int8)), column
 
-    def end(self, came: Flags) -> None:
-        """End a block of rows, of which those count whose examples came."""
+    def end(self) -> None:
+        """End a block of rows."""
         p, why = self._rows
-        self._p.append(p[came])
-        self._why.append(why[came])
+        self._p.append(p)
+        self._why.append(why)
 
     def take(
         self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
@@ -264,20 +239,17 @@ class _Play:
     def _find_code(self, reason: str) -> int:
         return self._reasons.setdefault(reason, len(self._reasons))
 
-    def target(self, log: Log, places: Any) -> Target:
-        """Return the target on the rows of a log, given their places among those that were decided."""
+    def target(self, log: Log, rows: Flags) -> Target:
+        """Return the target on a log, given which of the rows that were decided are in it."""
         candidate = self._candidate
-        p, why = self._p.take()[places], self._why.take()[places]
-        kept = why == 0
-        rows = np.bincount(why, minlength=len(self._reasons)).tolist()
-        left_out = Counter({reason: rows[code] for reason, code in self._reasons.items() if code})
-        if not kept.all():
-            p[~kept] = uniform(log, ~kept)
+        why = self._why.take()[rows]
+        counts = np.bincount(why, minlength=len(self._reasons)).tolist()
+        left_out = Counter({reason: counts[code] for reason, code in self._reasons.items() if code})
         return Target(
             candidate.name,
             candidate.about,
-            lambda: p,
-            kept,
+            select_rows(self._p.read(len(log.arms)), rows),
+            why == 0,
             {reason: n for reason, n in left_out.most_common() if n},
             (*_notes(candidate.arms, log.arms), *candidate.notes()),
             tuple(sorted(candidate.brought - log.column.keys())),
@@ -285,41 +257,36 @@ class _Play:
         )
 
 
-def uniform(log: Log, rows: Any = slice(None)) -> Floats:
-    """Return the uniform distribution over the eligible arms, shape (n, n_arms)."""
-    possible = log.possible[rows]
-    share: Floats = possible / possible.sum(axis=1, keepdims=True)
-    return share
-
-
 def plain_target(log: Log, named: CandidateName) -> Target:
     """Return the target of a candidate without a context. Raises CandidateError."""
-    n, about = len(log), PLAIN[named.kind].format(named.argument)
-    everywhere = np.ones(n, dtype=np.bool_)
-    if named.kind is CandidateKind.SERVED:
-        if (p_log := log.p_log) is not None:
-            return Target(named.name, about, lambda: p_log, everywhere)
-        known = log.has_propensities
-        reason = (
-            "only the probability of the drawn arm is on record" if known else "no propensity is on record"
-        )
-        return Target(named.name, about, partial(uniform, log), ~everywhere, {reason: n})
-    if named.kind is CandidateKind.UNIFORM:
-        return Target(named.name, about, partial(uniform, log), everywhere)
-    if named.argument not in log.arms:
-        raise CandidateError(
-            f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
-        )
-    kept = log.eligible(named.argument)
-    left_out = {} if kept.all() else {"the arm could not have been drawn": int(n - kept.sum())}
-    return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
+    shape, about = (len(log), len(log.arms)), PLAIN[named.kind].format(named.argument)
 
+    def share_evenly(rows: slice | Integers) -> Floats:
+        possible = log.possible(rows)
+        shares: Floats = possible / possible.sum(axis=1, keepdims=True)
+        return shares
 
-def _only(log: Log, arm: str) -> Floats:
-    """Return the distribution that draws an arm wherever it was eligible, shape (n, n_arms)."""
-    p = uniform(log)
-    p[log.eligible(arm)] = np.eye(len(log.arms))[log.column[arm]]
-    return p
+    if named.kind is CandidateKind.SERVED and log.p_log is not None:
+        kept, p, reason = (
+            np.ones(len(log), dtype=np.bool_) if log.whole is None else log.whole,
+            log.p_log,
+            (
+                "only the probability of the drawn arm is on record"
+                if log.has_propensities
+                else "no propensity is on record"
+            ),
+        )
+    elif named.kind is CandidateKind.FIXED:
+        if named.argument not in log.arms:
+            raise CandidateError(
+                f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
+            )
+        kept, reason = log.eligible(named.argument), "the arm could not have been drawn"
+        always = np.eye(len(log.arms))[log.column[named.argument]]
+        p = Matrix(lambda rows: np.tile(always, (len(log.drawn[rows]), 1)), shape)
+    else:
+        kept, p, reason = np.ones(len(log), dtype=np.bool_), Matrix(share_evenly, shape), ""
+    return Target(named.name, about, p, kept, {} if kept.all() else {reason: int((~kept).sum())})
 
 
 def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
@@ -468,7 +435,7 @@ def _estimate(
         results[target.name] = _describe(target, verdict)
     for name, found in evaluate_each(
         log,
-        {target.name: target.make for target in targets if target.kept.any()},
+        {target.name: target.p for target in targets if target.kept.any()},
         np.random.default_rng(request.seed),
         kept={target.name: target.kept for target in targets},
         baseline=baseline,
@@ -540,7 +507,7 @@ def _verdict(
         verdict = judge(
             spec,
             log if kept.all() else log.where(kept),
-            target.p[kept],
+            select_rows(target.p, kept),
             reward_range=rule.reward_range,
             known=None if known is None else known[kept],
             checked=checked.checked,
@@ -659,8 +626,8 @@ ESTIMATES = (
 )
 
 ALL_ELIGIBLE = (
-    "The log does not say which arms were eligible, so every arm counts as eligible if the drawn one has a "
-    "probability below 1."
+    "For {:,} of {:,} decisions, only the probability of the drawn arm is on record. If it is below 1, every "
+    "arm that was eligible counts as one that could be drawn."
 )
 
 
@@ -693,8 +660,8 @@ def _provenance(log: Log) -> Iterator[str]:
         yield DIRECT
     if log.estimated:
         yield ESTIMATES.format(log.estimated, len(log))
-    if log.p_log is None:
-        yield ALL_ELIGIBLE
+    if log.whole is not None and (n := int((~log.whole).sum())):
+        yield ALL_ELIGIBLE.format(n, len(log))
 
 
 def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:

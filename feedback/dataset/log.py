@@ -20,14 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.feedback.arrays import (
-    BLOCK,
     TOLERANCE,
     Flags,
     Floats,
     Growing,
     Integers,
+    Matrix,
+    Spool,
     refuse,
     refuse_unless_distributions,
+    select_rows,
+    split,
     take_drawn,
 )
 from armwise.feedback.decisions import (
@@ -71,6 +74,8 @@ FAILED = "failed"
 
 NO_REWARD = "no reward"
 
+UNREADABLE = "cannot be read"
+
 _SAME = 1e-9
 """Largest difference of a propensity from the entry of its distribution."""
 
@@ -85,9 +90,6 @@ class EmptyLogError(ValueError):
 
 class LogFilter:
     """Collects the rows that can be evaluated, in order, and counts the others by their first reason.
-
-    Rows that lack a propensity are left out if others have one. If all lack it, they become a log without
-    propensities, on which only predictions of rewards can be averaged.
 
     Args:
         selection: Which decisions are selected.
@@ -106,8 +108,7 @@ class LogFilter:
         self._excluded: Counter[str] = Counter()
         self.column: dict[str, int] = {}
         self._columns: defaultdict[str, Growing] = defaultdict(Growing)
-        self._n = 0
-        self._whole = True  # whether every distribution that was kept is known whole
+        self._p = Spool()
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
     def add(self, batch: Decisions) -> Integers:
@@ -130,36 +131,47 @@ class LogFilter:
         for code in draws[np.argsort(first)]:
             for name in batch.draw.values[code].arms:
                 self.column.setdefault(name, len(self.column))
-        self._whole = self._whole and not (alone | none)[rows].any()
         places = np.where(none, 0, batch.start + place)[rows]
         p = batch.p[places] if len(batch.p) else np.zeros(len(rows))
-        self._n += len(rows)
         part = _part(self.column, batch, rows, np.where(none[rows], np.nan, p), self._clusters)
-        if self._whole:
-            part["p_log"] = batch.distributions(rows, self.column)
+        self._p.append(_distributions(batch, rows, part, self.column))
         for name, values in part.items():
             self._columns[name].append(values)
         return batch.seq[rows]
 
-    def take_kept(self) -> dict[str, Any]:
-        """Return the kept rows as arguments of `Log`; the filter is empty afterwards.
+    def take(self, readable: Flags | None = None) -> "tuple[Log, Flags]":
+        """Return the log of the rows that were kept, and which of them are in it; the filter is empty then.
+
+        Rows that lack a propensity are left out if others have one. If all lack it, they become a log
+        without propensities, on which only predictions of rewards can be averaged.
+
+        Args:
+            readable: Whether each row that was kept could be read, shape (n_kept,); None: all could.
 
         Raises:
             EmptyLogError: All rows were left out.
         """
-        if not self._n:
-            raise EmptyLogError(self._nothing(self._sort_excluded()))
-        p_log = self._columns.pop("p_log").take() if self._whole else None
-        self._columns.pop("p_log", None)
         column = {name: values.take() for name, values in self._columns.items()}
-        unknown = np.isnan(column["propensity"])
-        if unknown.any() and not unknown.all():
-            self._excluded[NO_PROPENSITY] += int(unknown.sum())
-            column = {name: values[~unknown] for name, values in column.items()}
-        column |= {name: encode(column[name]) for name in self._clusters}
+        propensity = column.get("propensity", np.zeros(0))
+        kept = np.ones(len(propensity), dtype=np.bool_) if readable is None else readable.astype(np.bool_)
+        unknown = kept & np.isnan(propensity)
+        if 0 < (n := int(unknown.sum())) < int(kept.sum()):
+            self._excluded[NO_PROPENSITY] += n
+        else:
+            unknown &= False
+        if readable is not None and not readable.all():
+            self._excluded[UNREADABLE] += int((~readable).sum())
+        kept = kept & ~unknown
+        if not kept.any():
+            raise EmptyLogError(self._nothing(self._sort_excluded()))
+        p_log = select_rows(self._p.read(len(self.column)), kept)
+        if not kept.all():
+            column = {name: values[kept] for name, values in column.items()}
+        for name in self._clusters:
+            column[name] = encode(column[name])
         estimated = int(column.pop("estimated").sum())
-        about = {"arms": tuple(self.column), "p_log": p_log, "excluded": self._sort_excluded()}
-        return {**about, **column, "estimated": estimated}
+        given: dict[str, Any] = {**column, "excluded": self._sort_excluded(), "estimated": estimated}
+        return Log(tuple(self.column), p_log=p_log, **given), kept
 
     def _sort_excluded(self) -> dict[str, int]:
         return dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
@@ -192,8 +204,25 @@ def _part(
         "seq": batch.seq[rows],
         "at": batch.at[rows],
         "version": batch.version[rows].astype(np.int32),
+        "whole": batch.whole[rows],
         "estimated": batch.draw.each(_is_estimated)[rows],
     }
+
+
+def _distributions(
+    batch: Decisions, rows: Integers, part: Mapping[str, NDArray[Any]], columns: Mapping[str, int]
+) -> Floats:
+    """Return the distribution of each row, with a column for each arm, and note in `part` which are known.
+
+    Where only the drawn arm's probability is on record, other eligible arms have NaN, or 0 if it is 1.
+    """
+    p = batch.distributions(rows, columns)
+    alone = np.flatnonzero(~part["whole"])
+    certain = alone[part["propensity"][alone] >= 1.0 - TOLERANCE]
+    p[certain] = 0.0
+    p[alone, part["drawn"][alone]] = part["propensity"][alone]
+    part["whole"][certain] = True
+    return p
 
 
 def _is_estimated(draw: DrawKey) -> bool:
@@ -250,9 +279,6 @@ def _renumber(codes: Integers) -> Integers:
 # -- the log ---------------------------------------------------------------------------------------
 
 
-Describe = Callable[[Integers], Any]
-"""Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
-
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the step, the amount that is done, and the total if it is known."""
 
@@ -271,13 +297,15 @@ class Log:
         seq: Position in the training log, shape (n,), rising.
         at: Time of the decision, seconds since the epoch, UTC, shape (n,).
         version: Version of the policy that drew it, shape (n,).
-        p_log: The logged distribution, shape (n, n_arms), 0 for an arm that was not eligible; None: only the
-            probability of the drawn arm is known.
+        p_log: The logged distribution, shape (n, n_arms), 0 for an arm that was not eligible, and NaN for an
+            eligible one whose probability is not on record. None: only the probability of the drawn arm is
+            known, and not which others were eligible.
         excluded: Number of examples that were left out, by reason.
-        describe: Returns the features of rows, if there are any.
+        X: Features of each row, shape (n, d), sparse or dense, if there are any.
         estimated: Number of rows whose propensity was estimated from frequencies.
         episodes: Code of the episode, shape (n,): 0, 1, 2, without gaps; None: unknown.
         users: Code of the end user, like `episodes`.
+        whole: Whether the distribution of each row is known, shape (n,); None: where there is a `p_log`.
 
     Raises:
         ValueError: Shapes differ, the log is empty, or a value is out of its range.
@@ -291,12 +319,13 @@ class Log:
     seq: Integers
     at: Floats
     version: Integers
-    p_log: Floats | None
+    p_log: Floats | Matrix | None
     excluded: Mapping[str, int] = field(default_factory=dict)
-    describe: Describe | None = None
+    X: Any = None
     estimated: int = 0
     episodes: Integers | None = None
     users: Integers | None = None
+    whole: Flags | None = None
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -307,7 +336,7 @@ class Log:
                 raise ValueError(f"{name} must have the shape ({n},) of reward, got {shape}")
         refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < len(self.arms)), "a column of arms")
         refuse("reward", self.reward, np.isfinite(self.reward), "finite")
-        if self.has_propensities or self.p_log is not None:
+        if self.has_propensities or isinstance(self.p_log, np.ndarray):
             possible = (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE)
             refuse("propensity", self.propensity, possible, "in (0, 1]")
         for what, name in CLUSTERS.items():
@@ -319,9 +348,9 @@ class Log:
             refuse(f"{what} code", codes, (codes >= 0) & (codes < n), f"below {n}")
             rows = np.bincount(codes)
             refuse(f"rows of a {what} code", rows, rows > 0, "above 0: codes are 0, 1, 2 and so on")
-        if self.p_log is not None:
-            if self.p_log.shape != (n, len(self.arms)):
-                raise ValueError(f"p_log must have the shape ({n}, {len(self.arms)}), got {self.p_log.shape}")
+        if self.p_log is not None and self.p_log.shape != (n, len(self.arms)):
+            raise ValueError(f"p_log must have the shape ({n}, {len(self.arms)}), got {self.p_log.shape}")
+        if isinstance(self.p_log, np.ndarray):  # what a `LogFilter` kept was checked by it
             refuse_unless_distributions("p_log", self.p_log)
             same = np.abs(take_drawn(self.p_log, self.drawn) - self.propensity) <= TOLERANCE
             refuse("propensity", self.propensity, same, "the value of p_log for the drawn arm")
@@ -334,6 +363,11 @@ class Log:
         """Whether propensities are known, which weights require."""
         return not bool(np.isnan(self.propensity).all())
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether the distribution of every row is known, and with it the largest weight it could have."""
+        return self.p_log is not None and (self.whole is None or bool(self.whole.all()))
+
     @property
     def n_questions(self) -> int:
         """Number of different questions."""
@@ -343,17 +377,6 @@ class Log:
     def column(self) -> Mapping[str, int]:
         """The column of each arm."""
         return {arm: j for j, arm in enumerate(self.arms)}
-
-    @cached_property
-    def X(self) -> Any:  # noqa: N802 - a matrix, as in scikit-learn
-        """Features of each row, shape (n, d), sparse or dense; computed on first access.
-
-        Raises:
-            ValueError: The log lacks features.
-        """
-        if self.describe is None:
-            raise ValueError("the log has no features: read it from a source, or give `describe`")
-        return self.describe(self.seq)
 
     def cluster(self, by: str | None) -> "Log":
         """Return the log with the clusters of another kind in the place of questions.
@@ -379,15 +402,9 @@ class Log:
 
     def where(self, kept: Flags) -> "Log":
         """Return the log of the rows selected by `kept`, shape (n,); there must be at least one."""
-        describe = self.describe
-        if "X" in self.__dict__:  # computing them again may take minutes
-
-            def describe(seq: Integers) -> Any:
-                return self.X[np.searchsorted(self.seq, seq)]
-
         return replace(
             self,
-            describe=describe,
+            X=None if self.X is None else self.X[kept],
             drawn=self.drawn[kept],
             propensity=self.propensity[kept],
             reward=self.reward[kept],
@@ -397,7 +414,8 @@ class Log:
             seq=self.seq[kept],
             at=self.at[kept],
             version=self.version[kept],
-            p_log=None if self.p_log is None else self.p_log[kept],
+            p_log=None if self.p_log is None else select_rows(self.p_log, kept),
+            whole=None if self.whole is None else self.whole[kept],
         )
 
     def eligible(self, arm: str) -> Flags:
@@ -408,24 +426,24 @@ class Log:
         """
         if arm not in self.column:
             raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
-        return self.possible[:, self.column[arm]]
+        column = self.column[arm]
+        return np.concatenate([self.possible(rows)[:, column] for rows in split(len(self))])
 
-    @cached_property
-    def possible(self) -> Flags:
-        """Whether an arm could be drawn, shape (n, n_arms); where that is unknown, every arm could.
+    def possible(self, rows: slice | Integers) -> Flags:
+        """Return whether an arm could be drawn in some rows, shape (n_rows, n_arms).
 
-        A drawn arm of probability 1 says that the others had 0.
+        Where that is unknown, every arm could. A drawn arm of probability 1 says that the others had 0.
         """
         if self.p_log is not None:
-            return np.asarray(self.p_log > 0.0)
-        certain = self.propensity[:, np.newaxis] >= 1.0 - TOLERANCE
-        return np.asarray(~certain | (self.drawn[:, np.newaxis] == np.arange(len(self.arms))))
+            return np.asarray(~(self.p_log[rows] <= 0.0))
+        certain = self.propensity[rows, np.newaxis] >= 1.0 - TOLERANCE
+        return np.asarray(~certain | (self.drawn[rows, np.newaxis] == np.arange(len(self.arms))))
 
-    def reach(self, p_target: Floats) -> Floats:
+    def reach(self, p_target: Floats | Matrix) -> Floats:
         """Return the largest weight that each row could have had under a target, shape (n,).
 
-        If only the propensity of the drawn arm is known, the other arms are assumed to be as likely: a guess
-        for hedging rather than a bound. Without propensities, weights are 0.
+        If only the propensity of the drawn arm is known, other eligible arms are assumed to be as likely: a
+        guess for hedging rather than a bound. Without propensities, weights are 0.
 
         Args:
             p_target: The distribution of the target, shape (n, n_arms).
@@ -438,14 +456,12 @@ class Log:
             return np.zeros(len(self))
         # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
         reach: Floats = take_drawn(p_target, self.drawn) / self.propensity
-        for begin in range(0, len(self), BLOCK):
-            here = slice(begin, begin + BLOCK)
-            target = p_target[here]
-            if self.p_log is None:
-                ratio = target / self.propensity[here, np.newaxis]
-            else:
-                log = self.p_log[here]
-                ratio = np.divide(target, log, out=np.zeros_like(target), where=log > 0.0)
+        for here in split(len(self)):
+            target, alike = p_target[here], self.propensity[here, np.newaxis]
+            log = np.broadcast_to(alike, target.shape) if self.p_log is None else self.p_log[here]
+            if not self.is_whole:
+                log = np.where(np.isnan(log), alike, log)
+            ratio = np.divide(target, log, out=np.zeros_like(target), where=log > 0.0)
             reach[here] = np.maximum(ratio.max(axis=1), reach[here])
         return reach
 
@@ -494,7 +510,7 @@ class Log:
             at=np.zeros(n),
             version=np.zeros(n, dtype=np.int64),
             p_log=p_log,
-            describe=None if X is None else lambda seq: X[seq - 1],
+            X=X,
             episodes=episodes,
             users=users,
         )
@@ -505,7 +521,6 @@ class Log:
         examples: Iterable[Example],
         rule: RewardRule,
         selection: Selection = EVERYTHING,
-        describe: Describe | None = None,
     ) -> "Log":
         """Return a log of the examples that a policy drew from a distribution and that have a reward.
 
@@ -513,19 +528,17 @@ class Log:
             examples: The training log, in order.
             rule: The rule of their rewards.
             selection: Which examples are selected.
-            describe: Returns the features of rows.
 
         Raises:
             EmptyLogError: All examples are left out.
         """
-        return cls.from_decisions(tabulate(examples, rule, selection), selection, describe)
+        return cls.from_decisions(tabulate(examples, rule, selection), selection)
 
     @classmethod
     def from_decisions(
         cls,
         batches: Iterable[Decisions],
         selection: Selection = EVERYTHING,
-        describe: Describe | None = None,
         settled: float = np.inf,
     ) -> "Log":
         """Return a log of columns, which must include the features of the selection.
@@ -533,7 +546,6 @@ class Log:
         Args:
             batches: The decisions, in order.
             selection: Which decisions are selected.
-            describe: Returns the features of rows.
             settled: Time before which rewards are final, seconds since the epoch; later ones are left out.
 
         Raises:
@@ -542,8 +554,4 @@ class Log:
         rows = LogFilter(selection, settled)
         for batch in batches:
             rows.add(batch)
-        columns = rows.take_kept()
-        return cls(
-            **columns,
-            describe=describe,
-        )
+        return rows.take()[0]

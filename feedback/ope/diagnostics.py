@@ -10,7 +10,7 @@ from math import inf, sqrt
 
 import numpy as np
 
-from armwise.feedback.arrays import BLOCK, Floats, Integers
+from armwise.feedback.arrays import Floats, Integers, Matrix, split
 from armwise.feedback.ope.sample import Sample, effective_size
 
 
@@ -85,7 +85,7 @@ def diagnose(
     *,
     excluded: Mapping[str, int] | None = None,
     questions: Integers | None = None,
-    p_log: Floats | None = None,
+    p_log: Floats | Matrix | None = None,
 ) -> Diagnostics:
     """Return the diagnostics of a target on a log.
 
@@ -132,7 +132,11 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
     squares = np.bincount(drawn, weight * weight, minlength=k)
     largest = np.zeros(k)
     np.maximum.at(largest, drawn, weight)
-    target = np.ones(n) @ sample.p_target / n
+    target = np.zeros(k)
+    for here in split(n):
+        block = sample.p_target[here]
+        target += np.ones(len(block)) @ block
+    target /= n
     covered = np.divide(shared, target, out=np.ones(k), where=target > 0.0).clip(max=1.0)
     effective = np.divide(total * total, squares, out=np.zeros(k), where=squares > 0.0)
     columns = (rows, rows / n, target, covered, effective, largest)
@@ -142,7 +146,7 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
     )
 
 
-def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | None) -> float | None:
+def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | Matrix | None) -> float | None:
     """Return the standard error of the mean weight, with groups of rows as observations; None: one group."""
     weight, n = sample.weight, len(sample)
     pull = weight - weight.mean()
@@ -155,11 +159,11 @@ def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | N
     return error if p_log is None else max(error, _error_of_draws(sample.p_target, p_log))
 
 
-def _error_of_draws(p_target: Floats, p_log: Floats) -> float:
+def _error_of_draws(p_target: Floats | Matrix, p_log: Floats | Matrix) -> float:
     """Return the standard deviation of the mean weight of independent draws from `p_log`."""
     squares = 0.0
-    for begin in range(0, len(p_log), BLOCK):
-        target, log = p_target[begin : begin + BLOCK], p_log[begin : begin + BLOCK]
+    for rows in split(len(p_log)):
+        target, log = p_target[rows], p_log[rows]
         drawable = np.where(log > 0.0, target, 0.0)
         ratio = np.divide(drawable, log, out=np.zeros_like(log), where=log > 0.0)
         away = ratio - drawable.sum(axis=1, keepdims=True)

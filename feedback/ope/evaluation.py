@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from armwise.feedback.arrays import BLOCK, TOLERANCE, Flags, Floats, Integers, refuse_unless_distributions
+from armwise.feedback.arrays import (
+    TOLERANCE,
+    Flags,
+    Floats,
+    Integers,
+    Matrix,
+    refuse_unless_distributions,
+    select_rows,
+    split,
+)
 from armwise.feedback.dataset import Log, ProgressCallback
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import Diagnostics, diagnose
@@ -111,7 +120,7 @@ class TargetSample:
         Raises:
             ValueError: It is unknown.
         """
-        if self.log.p_log is None:
+        if not self.log.is_whole:
             raise ValueError(f"{kind} needs the probabilities of all arms, not only of the drawn one")
         return self.largest_reach
 
@@ -182,10 +191,7 @@ def present_figures(target: TargetSample, baseline: TargetSample | None, request
 
 def _is_close(one: Floats, other: Floats) -> bool:
     """Return whether no weight differs by more than `TOLERANCE`."""
-    return all(
-        (np.abs(one[begin : begin + BLOCK] - other[begin : begin + BLOCK]) <= TOLERANCE).all()
-        for begin in range(0, len(one), BLOCK)
-    )
+    return all((np.abs(one[rows] - other[rows]) <= TOLERANCE).all() for rows in split(len(one)))
 
 
 def _independent(groups: Integers, weight: Floats | None) -> float:
@@ -285,7 +291,7 @@ def _anytime(
 ) -> Interval:
     if not ESTIMATORS[name].anytime or (baseline and not baseline.served):
         raise ValueError("anytime does not apply to it")
-    reach = None if target.log.p_log is None else target.reach
+    reach = target.reach if target.log.is_whole else None
     evidence = sequences.Evidence(target.weight, target.log.reward, request.reward_range, reach)
     bound = sequences.difference if baseline else sequences.value
     bounds = bound(evidence, request.level, rows=np.array([len(target.log)]))
@@ -364,7 +370,7 @@ def evaluate(
 
 def evaluate_each(
     log: Log,
-    targets: Mapping[str, Floats | Callable[[], Floats]],
+    targets: Mapping[str, Floats | Matrix],
     rng: np.random.Generator,
     *,
     kept: Mapping[str, Flags] | None = None,
@@ -386,8 +392,7 @@ def evaluate_each(
 
     Args:
         log: The decisions of the logging policy.
-        targets: The distributions of each target, shape (n, n_arms), by name; or a function that returns
-            them, so that those of a long log need not be in memory together.
+        targets: The distributions of each target, shape (n, n_arms), by name.
         rng: Source of the folds and of the resamples, which are the same for all targets.
         kept: Rows that a target is evaluated on, shape (n,), at least one, by target; by default all.
         baseline: The target that others are compared with; None: the logging policy.
@@ -416,6 +421,7 @@ def evaluate_each(
     read = {estimator.predictions for estimator in chosen}
     if log.n_questions > 1 and q_hat is None and Predictions.SHARED in read:
         q_hat = predict(log, np.random.default_rng(folds), reward_model)
+    log = replace(log, X=None)  # not copied for the rows of each target
     rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
     request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
@@ -423,14 +429,14 @@ def evaluate_each(
     compute_figures = figures if reward_range is None else present_figures
     against, shared = log.p_log, everywhere
     if baseline is not None:
-        against, shared = _look_up(targets, baseline), rows[baseline]
+        against, shared = targets[baseline], rows[baseline]
     evaluator = _TargetEvaluation(log, chosen, q_hat, against)
 
     def compare(name: str) -> Evaluation:
-        p_target = against if name == baseline and against is not None else _look_up(targets, name)
+        p_target = targets[name]
         if p_target.shape != (len(log), len(log.arms)):
             raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
-        refuse_unless_distributions(name, p_target)
+        refuse_unless_distributions(name, select_rows(p_target, rows[name]))
         found, both = evaluator.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
             values = compute_figures(found.target, None, request)
@@ -448,19 +454,15 @@ def evaluate_each(
             progress("evaluating", done, len(targets))
 
 
-def _look_up(targets: Mapping[str, Floats | Callable[[], Floats]], name: str) -> Floats:
-    target = targets[name]
-    return target() if callable(target) else target
-
-
 def predict(log: Log, rng: np.random.Generator, model: Model = "ridge") -> Floats:
     """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.ope.reward_model`.
 
     Raises:
         ValueError: There are fewer than two questions, so none to hold out, or no features for `ridge`.
     """
-    X = None if model == "means" else log.X  # noqa: N806 - a matrix, as in scikit-learn
-    return cross_fit(X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model)
+    if model == "ridge" and log.X is None:
+        raise ValueError("the log has no features, which a ridge regression reads: give them, or use means")
+    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -484,7 +486,10 @@ class _TargetTerms:
             estimates.append(EstimatorResult(name, value, beyond, terms.effective_n, note))
         log = target.log
         diagnostics = diagnose(
-            self.sample, log.arms, excluded=log.excluded, questions=log.questions, p_log=log.p_log
+            *(self.sample, log.arms),
+            excluded=log.excluded,
+            questions=log.questions,
+            p_log=log.p_log if log.is_whole else None,
         )
         return Evaluation(target.log, tuple(estimates), diagnostics, target.weight)
 
@@ -507,18 +512,18 @@ class _TargetEvaluation:
         log: Log,
         estimators: Sequence[Estimator],
         q_hat: Floats | None,
-        against: Floats | None,
+        against: Floats | Matrix | None,
     ) -> None:
         self._log, self._estimators, self._against, self._q_hat = log, estimators, against, q_hat
         self._last: tuple[Flags, TargetSample] | None = None
 
     def at(
-        self, p_target: Floats, rows: Flags, estimators: Sequence[Estimator] | None = None
+        self, p_target: Floats | Matrix, rows: Flags, estimators: Sequence[Estimator] | None = None
     ) -> _TargetTerms:
         """Return the terms of a target on some rows, by some estimators; None: by all."""
         log, q_hat = self._log, self._q_hat
         if not rows.all():
-            log, p_target = log.where(rows), p_target[rows]
+            log, p_target = log.where(rows), select_rows(p_target, rows)
             q_hat = None if q_hat is None else q_hat[rows]
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
         reach, unsupported = log.reach(p_target), _measure_unsupported(log, p_target)
@@ -559,14 +564,16 @@ class _TargetEvaluation:
         one: Floats = np.broadcast_to(1.0, len(log))
         terms = {each.name: Terms(each.name, log.reward, one, one) for each in self._estimators}
         predicting = [each for each in self._estimators if each.predictions is not Predictions.NONE]
-        if against is not None and predicting:
+        if against is not None and log.is_whole and predicting:
             terms |= self.at(against, rows, predicting).target.terms
         return TargetSample(log, one, one, terms, served=True)
 
 
-def _measure_unsupported(log: Log, p_target: Floats) -> float:
+def _measure_unsupported(log: Log, p_target: Floats | Matrix) -> float:
     """Return the share of draws of the target that the log could not make; 0 if that is unknown."""
-    return 0.0 if log.p_log is None else float(p_target[log.p_log <= 0.0].sum() / len(log))
+    if log.p_log is None:
+        return 0.0
+    return sum(float(p_target[rows][log.p_log[rows] <= 0.0].sum()) for rows in split(len(log))) / len(log)
 
 
 def _refuse_unknown(what: str, names: Iterable[str], registry: Mapping[str, object]) -> None:

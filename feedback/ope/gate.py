@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.feedback.arrays import TOLERANCE, Floats, Integers
+from armwise.feedback.arrays import TOLERANCE, Floats, Integers, Matrix, split
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
@@ -162,7 +162,7 @@ class Verdict:
 def judge(
     spec: GateSpec,
     log: Log,
-    p_target: Floats,
+    p_target: Floats | Matrix,
     *,
     reward_range: tuple[float, float],
     known: Integers | None = None,
@@ -204,7 +204,8 @@ def judge(
     span = reward_range[1] - reward_range[0]
     # Wrong propensities can bring them beyond the possible range.
     estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
-    diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
+    whole = log.p_log if log.is_whole else None
+    diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=whole)
     shared = float(np.mean(_overlap(log.p_log, p_target)))
     figures = GateFigures(
         n=len(log),
@@ -221,7 +222,7 @@ def judge(
         mean_weight=diagnostics.mean_weight,
         expected_weight=shared,
         weight_error=diagnostics.mean_weight_error,
-        overlap=None if log.p_log is None else shared,
+        overlap=shared if log.is_whole else None,
         checked=checked,
         mismatched=mismatched,
     )
@@ -239,7 +240,7 @@ def judge(
 def _evidence(
     log: Log, sample: Sample, reward_range: tuple[float, float], known: Integers | None, order: Integers
 ) -> sequences.Evidence:
-    reach = None if log.p_log is None else log.reach(sample.p_target)
+    reach = log.reach(sample.p_target) if log.is_whole else None
     return sequences.Evidence(
         sample.weight[order],
         log.reward[order],
@@ -251,11 +252,13 @@ def _evidence(
     )
 
 
-def _overlap(p_log: Floats | None, p_target: Floats) -> Floats:
+def _overlap(p_log: Floats | Matrix | None, p_target: Floats | Matrix) -> Floats:
     """Return the share of each distribution on arms that the log could draw, shape (n,); 1 if unknown."""
+    overlap = np.ones(len(p_target))
     if p_log is None:
-        return np.ones(len(p_target))
-    overlap: Floats = np.where(p_log > 0.0, p_target, 0.0).sum(axis=1)
+        return overlap
+    for rows in split(len(p_target)):
+        overlap[rows] = np.where(p_log[rows] <= 0.0, 0.0, p_target[rows]).sum(axis=1)
     return overlap
 
 

@@ -16,8 +16,10 @@ from armwise.feedback.arrays import (
     Flags,
     Floats,
     Integers,
+    Matrix,
     refuse,
     refuse_unless_distributions,
+    split,
     take_drawn,
 )
 
@@ -88,7 +90,7 @@ class Sample:
     propensity: Floats
     drawn: Integers
     reward: Floats
-    p_target: Floats
+    p_target: Floats | Matrix
     q_hat: Floats | None = None
 
     def __post_init__(self) -> None:
@@ -173,7 +175,9 @@ class Prediction:
     @classmethod
     def from_predictions(cls, sample: Sample, q: Floats) -> "Prediction":
         """Read predictions `q`, shape (n, n_arms). Raises ValueError unless all are finite."""
-        expected = row_products(sample.p_target, q)
+        expected = np.empty(len(sample))
+        for rows in split(len(sample)):
+            expected[rows] = row_products(sample.p_target[rows], q[rows])
         if not np.isfinite(expected).all():
             refuse("q_hat", q, np.isfinite(q), "finite")
         residual = sample.reward - take_drawn(q, sample.drawn)

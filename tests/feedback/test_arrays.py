@@ -1,9 +1,9 @@
-"""Arrays that grow."""
+"""Arrays that grow, and matrices that are never in memory whole."""
 
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import Growing
+from armwise.feedback.arrays import Growing, Matrix, Spool, select_rows, take_drawn
 
 
 @pytest.mark.parametrize("sizes", [[0], [1], [3, 0, 5], [1] * 40, [100, 1, 200]])
@@ -14,11 +14,43 @@ def test_rows_are_kept_in_the_order_in_which_they_are_appended(sizes: list[int])
     assert grown.take().tolist() == rows.tolist()
 
 
-def test_rows_that_were_narrower_get_zeros() -> None:
-    grown = Growing()
-    for width in (1, 1, 3, 3, 4):
-        grown.append(np.full((2, width), float(width)))
-    found = grown.take()
-    assert found.shape == (10, 4)
-    assert found.sum(axis=1).tolist() == [1.0] * 4 + [9.0] * 4 + [16.0] * 2
-    assert (found[:4, 1:] == 0.0).all()
+@pytest.mark.parametrize("in_memory", [0, 1 << 20], ids=["on disk", "in memory"])
+@pytest.mark.parametrize("widths", [[3, 3, 3], [1, 1, 3], [2, 3]])
+def test_a_spool_gives_the_rows_that_were_appended_by_slices_and_by_positions(
+    widths: list[int], in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.feedback.arrays.IN_MEMORY", in_memory)
+    monkeypatch.setattr("armwise.feedback.arrays.BLOCK", 4)
+    rng, spool, whole = np.random.default_rng(1), Spool(), np.zeros((0, 3))
+    for width in widths:
+        rows = rng.random((int(rng.integers(1, 9)), width))
+        spool.append(rows)
+        spool.append(rows[:0])
+        whole = np.concatenate([whole, np.pad(rows, ((0, 0), (0, 3 - width)))])
+    read, n = spool.read(3), len(whole)
+    assert read.shape == whole.shape
+    np.testing.assert_array_equal(np.asarray(read), whole)
+    for begin in range(n + 1):
+        for end in range(n + 2):
+            np.testing.assert_array_equal(read[begin:end], whole[begin:end])
+    for share in (0.0, 0.1, 0.5, 1.0):
+        kept = rng.random(n) < share
+        np.testing.assert_array_equal(np.asarray(select_rows(read, kept)), whole[kept])
+        np.testing.assert_array_equal(select_rows(select_rows(read, kept), kept[kept])[1:3], whole[kept][1:3])
+
+
+def test_the_drawn_entries_of_a_matrix_that_is_made_by_blocks_are_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("armwise.feedback.arrays.BLOCK", 7)
+    rng = np.random.default_rng(0)
+    p, drawn = rng.random((40, 3)), rng.integers(3, size=40)
+    asked = []
+
+    def make(rows: slice | np.ndarray) -> np.ndarray:
+        found = p[rows]
+        asked.append(len(found))
+        return found
+
+    np.testing.assert_array_equal(take_drawn(Matrix(make, p.shape), drawn), p[np.arange(40), drawn])
+    assert max(asked) == 7

@@ -138,7 +138,8 @@ def asked(
     named, service = parse_name(name), CandidateService.from_config(config, rule or config.reward, store)
     built = [] if named.kind in PLAIN else [build_candidate(named, service)]
     log, found = play(built, Examples(examples), service.rule, Selection(**selected), lambda *_: None)
-    return found[0] if found else plain_target(log, named)
+    target = found[0] if found else plain_target(log, named)
+    return replace(target, p=np.asarray(target.p))
 
 
 def floored(*p: float) -> list[float]:

@@ -2,15 +2,17 @@
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate
-from armwise.agent.evaluation.replay_log import play
+from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate, parse_name
+from armwise.agent.evaluation.replay_log import plain_target, play
 from armwise.feedback.dataset import EmptyLogError, featurize
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
+from armwise.feedback.ope import evaluate
 from armwise.feedback.reward import RewardRule
 from tests.agent.evaluation.logged import quietly
 from tests.agent.evaluation.test_candidates import Examples
@@ -95,6 +97,38 @@ def test_a_candidate_is_not_judged_by_or_excused_from_rows_that_are_none(lost: t
     assert log.seq.tolist() == rows
     assert target.left_out == {"no opinion": sum(seq % 3 == 0 for seq in rows)}
     assert target.kept.tolist() == [seq % 3 != 0 for seq in rows]
+
+
+@pytest.mark.parametrize("every", [1, 2, 7])
+def test_eligibility_counts_where_only_the_probability_of_the_drawn_arm_is_logged(every: int) -> None:
+    """Values by weights are the same as where all distributions are logged: eligible arms are on record."""
+    rng, whole, alone = np.random.default_rng(4), [], []
+    for seq in range(1, 401):
+        arms = ("a", "b", "c") if seq % 3 else ("a", "b")
+        p = tuple(rng.dirichlet(np.ones(len(arms))).tolist())
+        at = int(rng.choice(len(arms), p=p))
+        decision = Decision(str(seq), Context(f"q {seq}"), arms, p, arms[at], "imported", 0)
+        reward = {"reward": {"a": 0.1, "b": 0.4, "c": 0.8}[arms[at]]}
+        whole.append(Example(seq, decision, Cost(), reward))
+        first = (arms[at], *(arm for arm in arms if arm != arms[at]))
+        if seq % every == 0:
+            decision = replace(decision, arms=first, probabilities=(p[at],))
+        alone.append(Example(seq, decision, Cost(), reward))
+    values = []
+    for examples in (whole, alone):
+        log, _ = play([], Examples(examples), RULE, Selection(), quietly)
+        targets = [plain_target(log, parse_name(name)) for name in ("uniform", "fixed:a", "fixed:c")]
+        found = evaluate(
+            *(log, {one.name: one.p for one in targets}, np.random.default_rng(0)),
+            kept={one.name: one.kept for one in targets},
+            estimators=("ips", "snips"),
+        )
+        values.append([each.value.value for one in found.values() for each in one.estimates if each.value])
+    assert values[1] == pytest.approx(values[0])
+    assert values[0][-1] == pytest.approx(0.8), "of the rows that could have drawn c"
+    served = plain_target(log, parse_name("served"))
+    assert served.kept.tolist() == [seq % every != 0 for seq in range(1, 401)]
+    assert served.left_out == {"only the probability of the drawn arm is on record": 400 // every}
 
 
 class Watched(Context):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.arrays import Floats
 from armwise.feedback.dataset.log import EmptyLogError, Log
 from armwise.feedback.decisions import Selection
 from armwise.feedback.events import ESTIMATED, LABELS, Context, Cost, Mode
@@ -53,14 +53,33 @@ def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_row_without_a_distribution_leaves_none(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_without_a_distribution_leaves_the_others_theirs_and_says_what_was_eligible(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("armwise.feedback.decisions._CHUNK", 1)
     examples = [example(seq, (0.9, 0.1)) for seq in (1, 2, 3)]
-    examples[place] = example(place + 1, (0.9,), arms=("bm25", "dense"))
+    examples[place] = example(place + 1, (0.9,), arms=("bm25", "graph"))
     log = Log.from_examples(examples, RULE)
-    assert log.p_log is None
-    np.testing.assert_array_equal(log.propensity, [0.9, 0.9, 0.9])
-    assert log.eligible("dense").tolist() == [True] * 3
+    assert log.p_log is not None
+    assert log.whole is not None
+    column = {arm: np.asarray(log.p_log)[:, j].tolist() for arm, j in log.column.items()}
+    there = [row == place for row in range(3)]
+    assert (log.is_whole, log.whole.tolist()) == (False, [not alone for alone in there])
+    assert column["bm25"] == log.propensity.tolist() == [0.9, 0.9, 0.9]
+    np.testing.assert_array_equal(column["dense"], [0.0 if alone else 0.1 for alone in there])
+    np.testing.assert_array_equal(column["graph"], [np.nan if alone else 0.0 for alone in there])
+    assert log.eligible("dense").tolist() == [not alone for alone in there]
+    assert log.eligible("graph").tolist() == there
+    # what is unknown is taken to be as likely as the drawn arm
+    evenly = np.array([[1.0, 0.0, 0.0] if alone else [0.5, 0.5, 0.0] for alone in there])
+    evenly = evenly[:, [("bm25", "dense", "graph").index(arm) for arm in log.arms]]
+    assert log.reach(evenly).tolist() == [1.0 / 0.9 if alone else 5.0 for alone in there]
+
+
+def test_a_drawn_arm_of_probability_1_says_that_no_other_could_be_drawn() -> None:
+    log = Log.from_examples([example(1, (1.0,), arms=("bm25", "dense")), example(2, (0.9, 0.1))], RULE)
+    np.testing.assert_array_equal(log.p_log, [[1.0, 0.0], [0.9, 0.1]])
+    assert log.is_whole
 
 
 def test_a_decision_between_a_single_arm_has_the_whole_distribution() -> None:
@@ -92,7 +111,7 @@ def test_where_no_decision_has_a_propensity_the_log_has_none() -> None:
     ]
     log = Log.from_examples(unknown, RULE)
     assert log.seq.tolist() == [1, 2]
-    assert (log.has_propensities, log.p_log, log.excluded) == (False, None, {})
+    assert (log.has_propensities, log.is_whole, log.excluded) == (False, False, {})
     assert np.isnan(log.propensity).all()
     assert log.reach(np.tile(np.eye(len(log.arms))[0], (2, 1))).tolist() == [0.0, 0.0]
     assert log.where(np.array([False, True])).seq.tolist() == [2]
@@ -204,7 +223,6 @@ def test_some_rows_of_a_log_are_a_log() -> None:
     some = log.where(np.array([False, True, False, True]))
     assert (some.reward.tolist(), some.questions.tolist(), some.seq.tolist()) == ([1.0, 3.0], [0, 0], [2, 4])
     np.testing.assert_array_equal(some.X, features[[1, 3]])
-    assert log.X is log.X
     with pytest.raises(EmptyLogError, match=r"the log has no decision to evaluate; excluded: \{\}"):
         log.where(np.zeros(4, dtype=np.bool_))
 
@@ -217,26 +235,6 @@ def test_a_propensity_above_one_by_a_rounding_error_is_accepted(p_log: Floats | 
         Log.from_arrays(**arrays, propensity=np.array([1.00001]))
 
 
-def test_features_that_were_made_are_not_made_again_for_some_rows() -> None:
-    asked = []
-
-    def describe(seq: Integers) -> Floats:
-        asked.append(seq.tolist())
-        return seq[:, None] * 1.0
-
-    log = replace(Log.from_examples([example(seq) for seq in (2, 3, 5, 7)], RULE), describe=describe)
-    untouched = log.where(log.seq > 2)
-    assert log.X.tolist() == [[2.0], [3.0], [5.0], [7.0]]
-    assert log.where(log.seq > 2).where(np.array([True, False, True])).X.tolist() == [[3.0], [7.0]]
-    assert asked == [[2, 3, 5, 7]]
-    assert untouched.X.tolist() == [[3.0], [5.0], [7.0]]
-    assert asked == [[2, 3, 5, 7], [3, 5, 7]]
-
-
-def test_a_log_without_features_says_so(log: Log) -> None:
-    with pytest.raises(ValueError, match="the log has no features"):
-        _ = log.X
-    with pytest.raises(ValueError, match="the log has no features"):
-        _ = Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1), propensity=np.ones(1)).X
+def test_a_log_needs_the_probability_of_what_was_drawn() -> None:
     with pytest.raises(ValueError, match="needs p_log, or the propensities of the drawn arms"):
         Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1))

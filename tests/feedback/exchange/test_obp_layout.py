@@ -93,7 +93,7 @@ def test_the_dataset_is_read_as_it_lies(tmp_path: Path, name: str) -> None:
 
 def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
     log = Log.from_examples(read(table(tmp_path, *ROWS))[0], FOREIGN)
-    assert log.p_log is None
+    assert not log.is_whole
     assert (log.propensity.tolist(), log.reward.tolist()) == ([0.25, 0.75], [0.0, 1.0])
     assert log.n_questions == 2
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import Floats, take_drawn
+from armwise.feedback.arrays import Floats, Integers, Matrix, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope.estimators import ESTIMATORS, estimate
 from armwise.feedback.ope.evaluation import (
@@ -346,8 +346,7 @@ def test_blocks_of_a_long_log_do_not_show(log: Log, monkeypatch: pytest.MonkeyPa
     )  # differs from the log at its end alone
     targets = {"p": p, "near": near}
     whole = evaluate(log, targets, rng(), **options)
-    for module in ("ope.evaluation", "ope.diagnostics", "dataset.log"):
-        monkeypatch.setattr(f"armwise.feedback.{module}.BLOCK", 7)
+    monkeypatch.setattr("armwise.feedback.arrays.BLOCK", 7)
     in_blocks = evaluate(log, targets, rng(), **options)
     for name, found in whole.items():
         assert found.estimates == in_blocks[name].estimates
@@ -356,18 +355,21 @@ def test_blocks_of_a_long_log_do_not_show(log: Log, monkeypatch: pytest.MonkeyPa
         )
 
 
-def test_a_target_may_be_computed_when_its_turn_comes(log: Log) -> None:
-    p, called = always(log, 0.1, 0.2, 0.7), list[str]()
+def test_a_target_may_be_made_a_block_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("armwise.feedback.arrays.BLOCK", 100)
+    p, most = always(log, 0.1, 0.2, 0.7), 0
 
-    def make(name: str) -> Floats:
-        called.append(name)
-        return p
+    def make(rows: slice | Integers) -> Floats:
+        nonlocal most
+        most = max(most, len(p[rows]))
+        return p[rows]
 
-    lazily = evaluate_each(
-        log, {"one": lambda: make("one"), "two": lambda: make("two")}, rng(), baseline="one"
-    )
-    name, found = next(lazily)
-    assert (name, called) == ("one", ["one"])
-    assert found.estimates == evaluate(log, {"one": p, "two": p}, rng(), baseline="one")["one"].estimates
-    assert [name for name, _ in lazily] == ["two"]
-    assert called == ["one", "two"], "the baseline is not computed again"
+    kept = {"one": log.drawn != 2, "two": log.drawn != 1}
+    options: dict[str, Any] = {"reward_range": (0.0, 1.0), "reward_model": "means", "kept": kept}
+    made = dict.fromkeys(kept, Matrix(make, p.shape))
+    by_blocks = evaluate(log, made, rng(), baseline="one", **options)
+    whole = evaluate(log, dict.fromkeys(kept, p), rng(), baseline="one", **options)
+    for name, found in whole.items():
+        assert by_blocks[name].estimates == found.estimates
+        assert by_blocks[name].diagnostics == found.diagnostics
+    assert 0 < most <= 100
