@@ -285,4 +285,4 @@ def plan_warm_start(replica: "Replica") -> Planned | None:
     if spec is None or runs.under_way(replica.store, now):
         return None
     join = replica.config.reward.join
-    return next_run(replica.store, spec, configured, join, replica.versions.alarms, now)
+    return next_run(replica.store, spec, configured, join, replica.versions.state.alarms, now)

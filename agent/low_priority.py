@@ -92,7 +92,7 @@ def begin_child(
         function: Calls `read_task`.
         task: What can be written as JSON.
         lower: A function of this module that lowers the priority.
-        options: Of `subprocess.Popen`.
+        options: Options of `subprocess.Popen`.
     """
     child = subprocess.Popen(
         command_of_a_child(module, function, lower=lower),

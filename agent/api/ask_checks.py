@@ -284,7 +284,7 @@ def find_model(replica: Replica, model: str) -> tuple[str | None, frozenset[str]
     Raises:
         AskError: It is no name of a model, or no live arm answers with the language model that it means.
     """
-    if replica.external:
+    if replica.config.external:
         message = "the caller carries out the arms: POST /v1/decisions"
         raise asking.InvalidAskError(message, "model")
     alias = replica.config.find_alias(model)

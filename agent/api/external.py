@@ -64,7 +64,7 @@ async def choose(
     replica: Replica, caller: Caller, body: DecisionRequest, key: str | None, timeout_s: float | None
 ) -> Decision:
     """Return the decision among arms that the caller carries out. Raises ApiError."""
-    if not replica.external:
+    if not replica.config.external:
         raise ApiError(
             "invalid_value",
             "this service runs its arms itself: send the question to /v1/retrieve or /v1/chat/completions",

@@ -170,7 +170,7 @@ def _state(replica: Replica) -> ScrapedState:
     """Return the state at a scrape; what is read from the log is left out while that is unavailable."""
     state = ScrapedState(
         version=replica.versions.version,
-        alarms=replica.versions.alarms.count,
+        alarms=replica.versions.state.alarms.count,
         canaries={canary.version: canary.share for canary in replica.canaries},
         failed=_attempts(read_failures()),
     )

@@ -222,7 +222,7 @@ async def _again(item: CheckedDecision, logged: Decision, seq: int) -> Observati
         if not logged.erased and logged.request_digest != item.ask.request_digest:
             raise asking.KeyReusedError(f"id {shown!r} was used for another observation", "id")
         return item.receipt("duplicate", seq, evaluable=evaluable)
-    if not item.replica.external:
+    if not item.replica.config.external:
         raise asking.KeyReusedError(
             f"id {shown!r} belongs to a decision that this service made and served", "id"
         )

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REBUILD_S = 30.0
-"""Pause before a set of arms that could not be built is tried again."""
+REBUILD_S, QUICK_S = 30.0, 0.1
+"""Pause before a set of arms that could not be built is tried again, and how long a set is waited for."""
 
 
 def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> dict[str, ArmInfo]:
@@ -160,6 +160,7 @@ class ArmRegistry:
                 await self._build(arm_set)  # the first set: no requests to hold up
             elif self._building is None or self._building.done():
                 self._building = asyncio.create_task(self._build(arm_set), name="arm-builder")
+                await asyncio.wait({self._building}, timeout=QUICK_S)  # so that a promotion finds them
         self._turns.arms = self._apply_switches(self._turns.arms)
 
     async def replace(self, names: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from armwise.agent.access import Keyring, Quota
 from armwise.agent.background import Work, WorkFailure, clear, record
@@ -38,13 +38,11 @@ from armwise.agent.turn import (
 )
 from armwise.arms.llm import Generator, catalog
 from armwise.arms.retrievers import ArmGraph
-from armwise.feedback.budget import Price
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, StoreError, SupersededError
 from armwise.feedback.events import AnsweredTurn, Cost, Decision, KeptDraw
-from armwise.feedback.log import SERVING_S, ChangeWatch, GroupCommit, Store, conversations, open_log
-from armwise.feedback.registry import ActivePolicy, arm_sets, prices, usage
+from armwise.feedback.log import SERVING_S, ChangeWatch, GroupCommit, conversations, open_log
+from armwise.feedback.registry import arm_sets, usage
 from armwise.feedback.training_log import lag
 
 if TYPE_CHECKING:
@@ -94,34 +92,8 @@ class Backends:
     reach: Callable[[], Awaitable[None]] = _reach_at_once
 
 
-class Gate(Protocol):
-    """Decides whether a version may be promoted."""
-
-    async def __call__(
-        self,
-        store: Store,
-        config_digest: str,
-        version: int,
-        active: ActivePolicy,
-        *,
-        force: bool,
-        clock: Callable[[], float],
-    ) -> Mapping[str, Any]:
-        """Return a verdict with the keys `promote`, `reasons`, and `evaluation`, its number.
-
-        Args:
-            store: The log.
-            config_digest: Digest of the configuration.
-            version: A published version.
-            active: The active policy.
-            force: Whether to use only a verdict that exists already.
-            clock: Seconds since the epoch.
-
-        Raises:
-            UndecidedError: The evaluation is under way; ask again later.
-            QueueFullError: Too many evaluations are queued already.
-        """
-        ...
+Gate = Callable[..., Awaitable[Mapping[str, Any]]]
+"""Decides whether a version may be promoted: see `armwise.agent.evaluation.verdict`."""
 
 
 def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
@@ -178,9 +150,6 @@ class Replica:
         passages: Returns passages of the corpus by their ids.
         models: Language models by name.
         health: Circuit breakers and places of arms and models.
-        price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
-        raised: What the exploration floor is raised to for a while after an alarm.
-        alarm_at: When drift was last detected, seconds since the epoch.
         sources_away: Sources that could not be read at the start, or cannot be asked; a line for each.
         unread: Warning that facts wait while no learner reads them; None if one does.
 
@@ -226,9 +195,6 @@ class Replica:
         self.health.away = graph.describe_away(read)
         proxies = [f"arm {name!r}: {why}" for name, why in graph.describe_bad_proxies().items()]
         self.sources_away = [*map(str, troubles), *proxies]
-        self.price: Price | None = None
-        self.raised: Exploration | None = None
-        self.alarm_at: float | None = None
         infos = arm_infos(config)
         self.health.loading = frozenset(
             arm for arm, info in infos.items() if info.backbones & embedders.loading
@@ -283,7 +249,6 @@ class Replica:
             self._add_step(kind.build(self))
         self.passages = arms.passages
         self.unread: str | None = None
-        self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
         self._backends = backends
         self._tasks = dict[str, asyncio.Task[None]]()
         self._refreshing, self._refreshing_keys = asyncio.Lock(), asyncio.Lock()
@@ -318,9 +283,18 @@ class Replica:
         return 0.0 if step is None else step.compute_least(n_arms)
 
     @property
-    def external(self) -> bool:
-        """Whether its arms belong to another system, and callers carry decisions out."""
-        return self.config.external
+    def alarm_at(self) -> float | None:
+        """When drift was last detected, seconds since the epoch."""
+        newest = self.versions.state.alarms.newest
+        return None if newest is None else newest.at
+
+    @property
+    def raised(self) -> Exploration | None:
+        """What the exploration floor is raised to, for a while after an alarm."""
+        drift, until = self.config.drift, self.versions.state.alarms.raised_until
+        if drift is None or until is None or self.clock() >= until:
+            return None
+        return Exploration(drift.exploration)
 
     async def find_draw(self, episode: str) -> KeptDraw | None:
         """Return the newest draw of a conversation whose arm may be kept. Raises LogUnavailableError."""
@@ -388,6 +362,7 @@ class Replica:
         work = {
             "keys": self._poll_keys,
             "versions": self._poll,
+            "learner": self._watch_learner,
             "reach": self._warm_up,
             "encoders": self._load,
         }
@@ -451,22 +426,20 @@ class Replica:
                     await asyncio.to_thread(self.log.check)
                 if changes.is_due():
                     await self.refresh()
-                await self._check_log()
             except LogUnavailableError as error:
                 logger.warning("version %d stays in service: %s", self.decider.serving.version, error)
             await asyncio.sleep(POLL_S)
 
-    async def _check_log(self) -> None:
-        """Check, every few seconds, that a learner reads the log."""
-        if (now := asyncio.get_running_loop().time()) < self._check_at:
-            return
-        self._check_at = now + LEARNING_S
-        try:
-            await asyncio.to_thread(self._learning.check)
-        except SupersededError as error:
-            self.unread = str(error)
-        else:
-            self.unread = None
+    async def _watch_learner(self) -> None:
+        """Note, every few seconds, whether a learner reads the log."""
+        learning = lag.SuccessorCheck(self.store)
+        while True:
+            try:
+                await asyncio.to_thread(learning.check)
+                self.unread = None
+            except SupersededError as error:
+                self.unread = str(error)
+            await asyncio.sleep(LEARNING_S)
 
     async def refresh(self) -> None:
         """Serve the newest version of the active recipe, or the pinned one, and the live arms.
@@ -476,7 +449,7 @@ class Replica:
         """
         # A refresh that began before an arm was switched must not overwrite the switch.
         async with self._refreshing:
-            state, logged, self.price = await asyncio.to_thread(self._read)
+            state, logged = await asyncio.to_thread(self._read)
             await self.versions.follow(state)
             newer = 0 if logged.newer is None else logged.newer.seq
             arm_set, follows = self.versions.active.arm_set, self.versions.state.follows
@@ -484,13 +457,10 @@ class Replica:
                 logged = replace(logged, newer=None)  # the arms of a version that cannot be served here
             await self.arms.follow(logged)
             self._switch()
-            await self._raise_exploration()
 
-    def _read(self) -> tuple[ReplicaState, LoggedArms, Price | None]:
-        # The arms first, so that a promotion that brought them is read as well.
-        logged, budget = self.arms.read(), self.config.budget
-        price = None if budget is None else prices.latest(self.store, budget)
-        return self.versions.read(self.versions.state.served), logged, price
+    def _read(self) -> tuple[ReplicaState, LoggedArms]:
+        logged = self.arms.read()  # first, so that a promotion that brought them is read as well
+        return self.versions.read(self.versions.state.served), logged
 
     def _switch(self) -> None:
         """Serve the version read last, unless its arms are still being built; atomic in the event loop."""
@@ -501,17 +471,6 @@ class Replica:
             return
         versions.served = served
         self.decider.serving = Serving(served.policy, served.version.version, canaries, served.scorer)
-
-    async def _raise_exploration(self) -> None:
-        """Raise exploration for a while after an alarm."""
-        raised, drift, join = None, self.config.drift, self.config.reward.join
-        if drift is not None:
-            alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
-            self.versions.alarms, until = alarms, alarms.raised_until
-            self.alarm_at = None if alarms.newest is None else alarms.newest.at
-            if until is not None and self.clock() < until:
-                raised = Exploration(drift.exploration)
-        self.raised = raised
 
     async def replace_arms(self, names: Collection[str]) -> None:
         """Make these the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""

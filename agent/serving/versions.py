@@ -2,7 +2,7 @@
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.learning import (
@@ -18,9 +18,10 @@ from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.routers import RouterError
 from armwise.agent.serving.router_scores import RouterScorer, Scorers
 from armwise.agent.turn import Canary
-from armwise.feedback.drift import Alarms
+from armwise.feedback.budget import Price
+from armwise.feedback.drift import Alarms, read_alarms
 from armwise.feedback.log import Store
-from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
+from armwise.feedback.registry import ActivePolicy, Version, active_policy, prices, promotions, versions
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +44,15 @@ class ReplicaState:
         active: The promotions that hold. `served` differs from its pinned version while that cannot be
             loaded.
         canaries: The candidates that take a share and could be loaded.
+        alarms: Drift alarms; none where drift is not watched.
+        price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
     """
 
     served: ServedVersion | None
     active: ActivePolicy
     canaries: tuple[Canary, ...] = ()
+    alarms: Alarms = field(default_factory=Alarms)
+    price: Price | None = None
 
     @property
     def follows(self) -> bool:
@@ -76,7 +81,6 @@ class Versions:
         served: The version that decides, once there is one: the version of `state` as soon as its arms are
             built.
         history: Policies of earlier versions.
-        alarms: Drift alarms, as of the last refresh.
     """
 
     def __init__(self, store: Store, config: AppConfig, scorers: Scorers) -> None:
@@ -89,7 +93,6 @@ class Versions:
         self.state = ReplicaState(None, self.active)
         self.served: ServedVersion | None = None
         self.history = PolicyHistory(store, config.reward)
-        self.alarms = Alarms()
         self._promoted = (
             self.recipe.digest,
             0,
@@ -115,7 +118,7 @@ class Versions:
         if await self._scorers.warm_up_all(scorer for scorer in scorers if isinstance(scorer, RouterScorer)):
             self.state = state
         else:
-            self.state = replace(self.state, active=state.active)
+            self.state = replace(state, served=self.state.served, canaries=self.state.canaries)
 
     def read(self, served: ServedVersion | None) -> ReplicaState:
         """Return the state to serve from now on; it keeps `served` until another version can be loaded.
@@ -126,6 +129,7 @@ class Versions:
         Raises:
             LogUnavailableError: The log cannot be read now.
         """
+        budget, drift = self._config.budget, self._config.drift
         active = active_policy(self._store, self.configured.digest)
         promoted = active.recipe, live_arms(self._store, self._config).seq
         if promoted != self._promoted:
@@ -150,7 +154,9 @@ class Versions:
             promotion.version: (promotion.seq, self._canary_for(promotion)) for promotion in active.canaries
         }
         canaries = tuple(canary for _, canary in self._canaries.values() if canary is not None)
-        return ReplicaState(loaded or served, active, canaries)
+        alarms = Alarms() if drift is None else read_alarms(self._store, self._config.reward.join, active)
+        price = None if budget is None else prices.latest(self._store, budget)
+        return ReplicaState(loaded or served, active, canaries, alarms, price)
 
     def _find_pin(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds, if its version can be built here."""

@@ -154,7 +154,7 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
         drift=None
         if config.drift is None
         else _drift(
-            replica.versions.alarms, replica.compute_floor(n_arms), raised=replica.raised is not None
+            replica.versions.state.alarms, replica.compute_floor(n_arms), raised=replica.raised is not None
         ),
         reward=config.reward,
         router=None

@@ -22,7 +22,7 @@ class BudgetStep(TurnStep):
     @classmethod
     def build(cls, service: Any) -> Self | None:
         """Return the step of a service; None: there is no budget."""
-        return None if service.config.budget is None else cls(lambda: service.price)
+        return None if service.config.budget is None else cls(lambda: service.versions.state.price)
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the price, and the expected cost of each arm in the unit of the budget."""

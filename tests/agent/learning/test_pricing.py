@@ -123,8 +123,8 @@ async def test_two_replicas_decide_by_the_same_price(
         for service in (one, other):
             await service.refresh()
         assert len(published(one)) == len(before) + 1
-        assert one.replica.price == other.replica.price
-        assert one.replica.price is not None
+        assert one.replica.versions.state.price == other.replica.versions.state.price
+        assert one.replica.versions.state.price is not None
         for _ in range(5):
             await forced(one, "dense")
         await asyncio.to_thread(learner.step)
