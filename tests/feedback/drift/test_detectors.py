@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from river.drift import ADWIN
 
 from armwise.feedback.drift import monitor
-from armwise.feedback.drift.monitor import CLOCK, DELTA, GRACE, Change, DriftSpec, Monitor, find_start
+from armwise.feedback.drift.monitor import CLOCK, DELTA, GRACE, Change, Monitor, find_start
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example
 from armwise.feedback.reward import Metric, RewardRule
 
@@ -124,9 +123,3 @@ def test_a_change_between_two_blocks_is_the_start_of_the_next() -> None:
     rng = np.random.default_rng(0)
     assert watch(falls(rng, 600, 300, 0.95, 0.05)) == []
     assert watch(falls(rng, 600, 150, 0.95, 0.05)) != []
-
-
-@pytest.mark.parametrize("exploration", [0.0, 1.0])
-def test_a_share_that_makes_no_sense_is_refused(exploration: float) -> None:
-    with pytest.raises(ValidationError, match="exploration"):
-        DriftSpec(exploration=exploration)
