@@ -1,7 +1,6 @@
 """Our columns beside `rank_bm25`: the same scores for any documents and any query."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -38,22 +37,3 @@ def test_scores_equal_those_of_rank_bm25(
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-9)
     with_a_word = [set(query) & set(documents[p]) for p in columns.positions(np.arange(len(documents)))]
     assert matched.tolist() == np.flatnonzero(with_a_word).tolist()
-
-
-def test_a_repeated_word_counts_as_often_as_it_is_asked() -> None:
-    documents = [["red", "fox"], ["blue", "bird"], *([f"word{n}"] for n in range(10))]
-    columns = WordWeights.build(documents, shuffled(12), BM25Params())
-    once, _ = columns.scores(["fox"])
-    twice, _ = columns.scores(["fox", "fox"])
-    assert twice == pytest.approx(2 * once)
-    assert once.max() > 0
-
-
-def test_a_word_in_most_documents_gets_the_floor_and_no_negative_weight() -> None:
-    documents = [["common", f"rare{n}"] for n in range(12)]
-    columns = WordWeights.build(documents, shuffled(12), BM25Params())
-    peer = BM25Okapi(documents, k1=1.2, b=0.75, epsilon=EPSILON)
-    scores, matched = columns.scores(["common"])
-    assert scores == pytest.approx(peer.get_scores(["common"]))
-    assert scores.min() > 0
-    assert len(matched) == 12

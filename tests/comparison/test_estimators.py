@@ -1,7 +1,6 @@
 """Estimates and intervals against vw-estimators, loops over rows, scipy, and worlds of known value."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,15 +144,6 @@ def test_the_bootstrap_agrees_with_scipy(value: Callable[[Sample], Terms]) -> No
     ).confidence_interval
     # An end of 4,000 percentiles wanders by some 2 % of the width.
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=0.08 * (high - low))
-
-
-def test_influences_subtract_to_the_error_of_a_difference() -> None:
-    sample = invent(400, 3, seed=5)
-    one, other = ips(sample), ips(replace(sample, p_target=np.roll(sample.p_target, 1, axis=1)))
-    difference = Terms("ips", one.numerator - other.numerator, one.denominator, one.weight)
-    np.testing.assert_allclose(
-        intervals.influence(one) - intervals.influence(other), intervals.influence(difference), atol=1e-12
-    )
 
 
 def test_what_is_not_compared_with_the_truth_is_compared_with_a_loop_over_rows() -> None:

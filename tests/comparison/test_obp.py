@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from armwise.feedback.ope import ESTIMATORS, Sample
+from armwise.feedback.ope import Sample
 from armwise.feedback.ope.estimators import switch_dr
 from benchmarks.obp_golden import CASES, CLIPS, Case, checksum, invent
 
@@ -22,14 +22,6 @@ def of(case: Case) -> tuple[Sample, dict[str, Any]]:
 
 def test_every_frozen_case_is_compared() -> None:
     assert {case.name for case in CASES} == set(GOLDEN)
-
-
-@pytest.mark.parametrize("case", NAMED)
-def test_the_values_are_those_of_obp(case: Case) -> None:
-    sample, frozen = of(case)
-    plain = {name: value for name, value in frozen["values"].items() if not isinstance(value, list)}
-    assert plain == {name: pytest.approx(ESTIMATORS[name](sample).value, abs=1e-9) for name in plain}
-    assert set(plain) >= {"ips", "snips", "dm", "dr"}
 
 
 @pytest.mark.parametrize("case", NAMED)

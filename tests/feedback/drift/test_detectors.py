@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from river.drift import ADWIN
 
 from armwise.feedback.drift import monitor
-from armwise.feedback.drift.monitor import CLOCK, DELTA, GRACE, Change, Monitor, find_start
+from armwise.feedback.drift.monitor import CLOCK, DELTA, GRACE, Change, Monitor
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example
 from armwise.feedback.reward import Metric, RewardRule
 
@@ -51,12 +49,6 @@ def test_a_sudden_fall_is_found_within_two_hundred_rewards_of_the_arm(seed: int)
     assert change.after < change.before
 
 
-def test_a_rise_is_a_change_too() -> None:
-    change, *_ = watch(falls(np.random.default_rng(0), 3000, 2000, 0.3, 0.8))
-    assert change.subject == "reward of b"
-    assert change.after > change.before
-
-
 def test_each_arm_has_the_detector_of_river_on_its_rewards() -> None:
     log, expected = falls(np.random.default_rng(1), 3000, 1500, 0.8, 0.3), []
     theirs = {arm: ADWIN(delta=DELTA, clock=CLOCK, grace_period=GRACE) for arm in ("a", "b")}
@@ -66,11 +58,6 @@ def test_each_arm_has_the_detector_of_river_on_its_rewards() -> None:
         expected += [one.seq] if detector.drift_detected else []
     assert [change.example_seq for change in watch(log)] == expected
     assert expected
-
-
-def test_a_world_that_stays_as_it_is_raises_no_alarm() -> None:
-    rng, n = np.random.default_rng(5), 20_000
-    assert watch(rewarded(rng.random(n).tolist(), rng.choice(["a", "b"], n).tolist())) == []
 
 
 def test_a_reward_counts_by_its_share_of_the_range() -> None:
@@ -105,16 +92,6 @@ def test_labels_that_are_no_part_of_the_training_log_begin_no_block() -> None:
     whole = watch(log)
     assert whole
     assert watch([*log[:440], (label, reward), *log[440:]]) == whole
-
-
-@pytest.mark.usefixtures("_short")
-@settings(max_examples=30, deadline=None)
-@given(cut=st.integers(0, 900), at=st.integers(130, 170), block=st.integers(0, 2), seed=st.integers(0, 5))
-def test_the_same_log_gives_the_same_alarms(cut: int, at: int, block: int, seed: int) -> None:
-    log = falls(np.random.default_rng(seed), 900, block * 300 + at, 0.95, 0.05)
-    whole, reader = watch(log), Monitor(RULE)
-    watch(log[find_start(cut) : cut], reader)
-    assert watch(log[cut:], reader) == [change for change in whole if change.example_seq > cut]
 
 
 @pytest.mark.usefixtures("_short")

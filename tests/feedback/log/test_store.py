@@ -125,14 +125,6 @@ def test_a_decision_id_cannot_be_used_twice(store: Store) -> None:
     assert store.record("d2") is None, "nothing of a refused batch is kept"
 
 
-def test_a_second_execution_of_a_decision_changes_nothing(store: Store) -> None:
-    store.append([decision("d1"), execution("d1", steps=1)])
-    store.append([execution("d1", steps=3)])
-    found = store.record("d1")
-    assert found is not None
-    assert found.execution == execution("d1", steps=1)
-
-
 def test_a_record_has_feedback_on_decision_and_episode_in_order(store: Store) -> None:
     store.append([replace(decision("d1"), episode_id="talk"), decision("d2")])
     on_episode = replace(value("talk", key="2"), decision_id=None, episode_id="talk")
@@ -152,15 +144,6 @@ def test_the_same_feedback_twice_is_one_fact(store: Store, turn: Turn) -> None:
     assert twin.status is again.status is FeedbackStatus.DUPLICATE
     assert first.seq == twin.seq == again.seq
     assert store.counts()["feedback"] == 1
-
-
-def test_feedback_is_stored_before_its_decision_and_after_its_deadline(store: Store) -> None:
-    said = [value("d1", key=key, at=at) for key, at in (("early", 100.0), ("late", 160.1))]
-    store.append(said[:1])
-    store.append([decision("d1", at=100.0, wait_s=60.0), said[1]])
-    found = store.record("d1")
-    assert found is not None
-    assert list(found.feedback) == said
 
 
 def test_a_value_that_is_not_finite_never_reaches_the_log(store: Store) -> None:
@@ -434,23 +417,6 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     other.close()
 
 
-def test_a_row_says_whether_feedback_on_the_same_thing_follows(store: Store) -> None:
-    def on(episode: str, key: str) -> Fact:
-        return replace(value(episode, key=key), decision_id=None, episode_id=episode)
-
-    store.append(
-        [
-            *(on("talk", "1"), on("talk", "2"), on("other", "3")),
-            *(value("d1", key="4"), value("d1", key="5"), value("d2", key="6")),
-            *(decision("d3"), value("d2", key="7")),
-        ]
-    )
-    store.append([value("d2", key="8")])
-    with store.reading() as connection:
-        found = connection.scalars(sa.select(t.feedback.c.more).order_by(t.feedback.c.seq)).all()
-    assert found == [True, False, False, True, False, False, False, False]
-
-
 def test_no_commit_reads_more_of_a_longer_log(tmp_path: Path) -> None:
     taken = list[int]()
     for n in (20, 4000):
@@ -541,13 +507,6 @@ def test_a_feedback_id_means_one_thing_in_every_part(store: Store, *, together: 
         with pytest.raises(ConflictError, match=f"'k' was used for .* on d1; it cannot also be .*{words}"):
             store.append([SAID, other] if together else [other])
     assert store.counts()["feedback"] == 1 - together
-
-
-def test_feedback_on_two_episodes_cannot_share_an_id(store: Store) -> None:
-    item = replace(SAID, decision_id=None, episode_id="e")
-    store.append([item])
-    with pytest.raises(ConflictError, match=r"episode e; it cannot also be .* on episode f"):
-        store.append([replace(item, episode_id="f")])
 
 
 def test_who_sent_it_and_when_is_no_other_feedback(store: Store) -> None:
