@@ -13,17 +13,6 @@ IDENTITY = {"corpus": "c0ffee", "measure": "R@4"}
 FIRST, SECOND = b"\x00first", b"second\n"
 
 
-def test_a_block_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.list_finished() == set()
-        blocks.write(12, FIRST)
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(3, SECOND)
-        assert blocks.list_finished() == {3, 12}
-        assert blocks.read(12) == FIRST
-        assert blocks.read(3) == SECOND
-
-
 def test_what_a_killed_writer_left_is_no_block(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         blocks.write(0, FIRST)
@@ -58,44 +47,6 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
         assert blocks.read_notes() == {"a": 0.25}
 
 
-@pytest.mark.parametrize(
-    ("identity", "message"),
-    [
-        (
-            {**IDENTITY, "measure": "RR@4"},
-            "b.blocks was made with measure 'R@4', but you ask for measure 'RR@4'",
-        ),
-        ({**IDENTITY, "seed": "1"}, "with seed None, but you ask for seed '1'"),
-        ({"measure": "R@4"}, "with corpus 'c0ffee', but you ask for corpus None"),
-    ],
-)
-def test_another_job_is_refused_and_told_what_differs(
-    tmp_path: Path, identity: dict[str, str], message: str
-) -> None:
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, FIRST)
-    with pytest.raises(JobError, match=message), open_blocks(tmp_path / "b", identity):
-        pass
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.list_finished() == {0}
-
-
-def test_a_job_without_a_block_leaves_the_folder_to_others(tmp_path: Path) -> None:
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write_notes({"a": 0.25})  # as in a folder whose blocks were being deleted
-    other = {**IDENTITY, "seed": "1"}
-    with open_blocks(tmp_path / "b", other) as blocks:
-        assert blocks.read_notes() is None
-        blocks.write(0, FIRST)
-    with (
-        pytest.raises(JobError, match="with seed '1', but you ask for seed None"),
-        open_blocks(tmp_path / "b", IDENTITY),
-    ):
-        pass
-    with open_blocks(tmp_path / "b", other) as blocks:
-        assert blocks.list_finished() == {0}
-
-
 def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
     with (
         open_blocks(tmp_path / "b", IDENTITY),
@@ -103,15 +54,6 @@ def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
         open_blocks(tmp_path / "b", IDENTITY),
     ):
         pass
-
-
-def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> None:
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, FIRST)
-        blocks.delete()
-    assert not (tmp_path / "b.blocks").exists()
-    with open_blocks(tmp_path / "b", {"corpus": "other"}) as blocks:
-        assert blocks.list_finished() == set()
 
 
 @pytest.mark.parametrize("how", ["halved", "flipped", "first byte", "emptied"])
@@ -149,16 +91,6 @@ def test_damaged_notes_are_unknown_again(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         assert blocks.read_notes() is None
         assert blocks.list_finished() == {0}
-
-
-def test_a_block_that_is_damaged_while_the_job_runs_is_named(tmp_path: Path) -> None:
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, FIRST)
-        (tmp_path / "b.blocks/000000.block").write_bytes(b"x" * 40)
-        with pytest.raises(
-            JobError, match=r"000000\.block is damaged: its digest does not match its 8 bytes"
-        ):
-            blocks.read(0)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", None])
