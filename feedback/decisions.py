@@ -185,6 +185,7 @@ class Decisions:
         floor: Least probability that the row claims for an eligible arm; NaN: it claims none, as where
             another decider takes part.
         context: The input of the policy.
+        unreadable: Number of decisions among these that cannot be read, and are no rows.
     """
 
     seq: Integers
@@ -206,6 +207,7 @@ class Decisions:
     seconds: Floats
     floor: Floats
     context: Sequence[Context] = ()
+    unreadable: int = 0
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -325,7 +327,9 @@ class Decisions:
 
 
 _COLUMNS = tuple(
-    field.name for field in fields(Decisions) if field.name not in ("draw", "p", "features", "context")
+    field.name
+    for field in fields(Decisions)
+    if field.name not in ("draw", "p", "features", "context", "unreadable")
 )
 
 
@@ -341,6 +345,7 @@ def concatenate(parts: Sequence[Decisions]) -> Decisions:
         draw=Categorical(list(code), np.concatenate(codes)),
         features={name: np.concatenate([part.features[name] for part in parts]) for name in first.features},
         context=[context for part in parts for context in part.context],
+        unreadable=sum(part.unreadable for part in parts),
     )
 
 

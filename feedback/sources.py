@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
-from orjson import JSONDecodeError, loads
+from orjson import loads
 from typing_extensions import override
 
 from armwise.feedback.arrays import Floats, Integers
@@ -678,14 +678,14 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
 
 
 def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> Decisions:
-    """Build decisions of columns; without the rows that cannot be read, if there are any."""
+    """Build decisions of columns, without the rows that cannot be read, which it counts."""
     documents = [columns[name] for name in _DOCUMENTS if name in columns]
     spent = [columns[name] for name in _SPENT if name in columns]
     try:
         if all(np.isfinite(numbers).all() for numbers in spent):
             return build(columns)
-    except JSONDecodeError:
-        pass
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        pass  # each row is tried alone
     names = columns["decision_id"]
 
     def check(row: int) -> int:
@@ -693,10 +693,15 @@ def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> 
             loads(texts[row] or "null")
         if not all(np.isfinite(numbers[row]) for numbers in spent):
             raise ValueError("its cost is not finite")
+        try:
+            build({name: values[row : row + 1] for name, values in columns.items()})
+        except AttributeError as error:
+            raise TypeError(f"a document of it has another shape: {error}") from None
         return row
 
     kept = [*log_rows.readable(range(len(names)), check, names.__getitem__)]
-    return build({name: values[kept] for name, values in columns.items()})
+    found = build({name: values[kept] for name, values in columns.items()})
+    return replace(found, unreadable=len(names) - len(kept))
 
 
 _DOCUMENTS = ("metrics", "probabilities", "features", "texts", "tokens_by_model")

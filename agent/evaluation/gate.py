@@ -56,7 +56,8 @@ async def verdict(
 ) -> dict[str, Any]:
     """Return the verdict on a version.
 
-    An evaluation that is running, or that finished within `FRESH_S`, is used; otherwise one is requested.
+    An evaluation that is running, or that finished or failed within `FRESH_S`, is used; otherwise one is
+    requested.
     Evaluations from before the last promotion, rollback or canary are left out: they compare with another
     policy.
 
@@ -136,7 +137,7 @@ def _fresh(
 ) -> EvaluationRow | None:
     """Return an evaluation that is running or fresh, if there is one."""
     evaluation = newest_judgement(store, config_digest, version, active)
-    if evaluation is None or evaluation.status is evaluations.EvaluationStatus.FAILED:
+    if evaluation is None:
         return None
     return evaluation if evaluation.finished_at is None or evaluation.finished_at >= now - FRESH_S else None
 

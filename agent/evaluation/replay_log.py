@@ -73,6 +73,9 @@ from armwise.feedback.training_log import examples as training_log_examples
 BLOCK = 256
 """Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
 
+BEFORE = "before the canary began"
+"""Why decisions are left out that are not read, as only canaries are evaluated."""
+
 PLAIN = {
     CandidateKind.SERVED: "The distribution that decided when the log was written.",
     CandidateKind.UNIFORM: "Every eligible arm, with the same probability.",
@@ -352,6 +355,8 @@ def replay(
     else:
         results, checked = _estimate(log, played, names, config, rule, request, store, progress)
     excluded = Counter(log.excluded)
+    if selection.after:
+        excluded[BEFORE] += selection.after
     if store is not None and not request.selects:
         excluded.update(store.count_unlearned())  # of the entire log, regardless of time
     drawn = np.bincount(log.drawn, minlength=len(log.arms)) / len(log)

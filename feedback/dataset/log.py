@@ -113,9 +113,10 @@ class LogFilter:
 
     def add(self, batch: Decisions) -> Integers:
         """Append the rows that can be evaluated, count the others, and return the positions of the former."""
+        self._seen += len(batch) + batch.unreadable
+        self._excluded[UNREADABLE] += batch.unreadable
         if not len(batch):
             return batch.seq
-        self._seen += len(batch)
         self._first = min(self._first, float(batch.at.min()))
         self._last = max(self._last, float(batch.at.max()))
         place = batch.place()
@@ -174,14 +175,15 @@ class LogFilter:
         return Log(tuple(self.column), p_log=p_log, **given), kept
 
     def _sort_excluded(self) -> dict[str, int]:
-        return dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
+        return dict(sorted((+self._excluded).items(), key=lambda item: (-item[1], item[0])))
 
     def _nothing(self, excluded: Mapping[str, int]) -> str:
         if not self._seen:
             return f"the training log is empty: nothing to evaluate (selected: {self._selection})"
+        times = f" from {format_time(self._first)} to {format_time(self._last)}" if self._last > 0.0 else ""
         return (
             f"no decision can be evaluated (selected: {self._selection}): the training log has "
-            f"{self._seen:,} from {format_time(self._first)} to {format_time(self._last)}; left out: "
+            f"{self._seen:,}{times}; left out: "
             + ", ".join(f"{n:,} {reason}" for reason, n in excluded.items())
         )
 

@@ -551,6 +551,7 @@ def test_a_canary_is_judged_where_it_took_part(exploring: AppConfig, store: Stor
         assert canary["weights"] is not None
         assert canary["weights"]["largest"] == pytest.approx(0.96 / (0.25 * 0.96 + 0.75 / 3))
         assert report["rows"] == 900, "what is before it is not even read"
+        assert report["excluded"] == {"before the canary began": 40}
         verdict = canary["verdict"]
         assert verdict is not None
         assert (verdict["figures"]["n"], verdict["figures"]["mismatched"]) == (300, 0)

@@ -182,10 +182,12 @@ async def test_an_evaluation_of_something_else_is_no_verdict(store: Store, other
         await asked(store, 3)
 
 
-async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_the_next_time(store: Store) -> None:
+async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_once_that_is_not_fresh(
+    store: Store,
+) -> None:
     with working(store, lambda mine: evaluations.fail(store, mine, f"killed, the {mine.seq}. time", NOW)):
-        for seq in (1, 2):
-            assert await asked(store, 3, wait_s=30.0) == {
+        for at, seq in ((NOW, 1), (NOW + 60.0, 1), (NOW + 60.1, 2)):
+            assert await asked(store, 3, at, wait_s=30.0) == {
                 "verdict": "hold",
                 "promote": False,
                 "reasons": [f"Version 3 cannot be evaluated: killed, the {seq}. time"],

@@ -32,12 +32,41 @@ def config(tmp_path: Path) -> AppConfig:
     return load(configured(tmp_path, WORLD), ["router"])
 
 
+def damage_row(store: Store, damage: str, name: str) -> None:
+    """Write what cannot be read into a row of a decision."""
+    column, key, value = (DAMAGES | METRICS)[damage]
+    with store.writing() as connection:
+        statement = f"UPDATE {column.table.name} SET {column.name} = :value WHERE {key} = :id"
+        connection.execute(sa.text(statement), {"value": value, "id": name})
+
+
 DAMAGES = {
     "no JSON": (t.decisions.c.features, "id", '{"sparse": {'),
     "not a number": (t.decisions.c.probabilities, "id", "[NaN, 0.5, 0.5]"),
     "infinite": (t.executions.c.usd, "decision_id", math.inf),
     "a text": (t.executions.c.tokens_by_model, "decision_id", "tokens"),
 }
+
+METRICS = {"half of it": (t.examples.c.metrics, "decision_id", '{"right": 1.')}
+
+
+@pytest.mark.parametrize(("candidate", "needed"), [("uniform", 4), ("policy:{kind: uniform}", 6)])
+def test_rows_that_cannot_be_read_are_counted_by_a_replay_that_needs_them(
+    tmp_path: Path, config: AppConfig, candidate: str, needed: int
+) -> None:
+    """Six rows are damaged, one of them in two places; features and tokens are read with contexts alone."""
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", RULE.join)) as store:
+        fill(store, WORLD, N, seed=3, settled=True)
+        whole = [example.decision.id for example in read_examples(store, RULE.join)]
+        for damage, name in zip(DAMAGES | METRICS, whole, strict=False):
+            damage_row(store, damage, name)
+        damage_row(store, "not a number", whole[-1])
+        damage_row(store, "half of it", whole[-1])
+        source = LogSource(store, config.reward)
+        request = EvaluationRequest(candidates=(candidate,), estimators=("ips",))
+        found = replay(config, request, source, store, quietly)
+    assert found["excluded"]["cannot be read"] == needed
+    assert found["rows"] == len(whole) - needed
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -49,11 +78,8 @@ def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
         fill(store, WORLD, N, seed=3)
         add_up(store)
         whole = [example.decision.id for example in read_examples(store, RULE.join)]
-        column, key, value = DAMAGES[damage]
         lost = whole[5]
-        with store.writing() as connection:
-            statement = f"UPDATE {column.table.name} SET {column.name} = :value WHERE {key} = :id"
-            connection.execute(sa.text(statement), {"value": value, "id": lost})
+        damage_row(store, damage, lost)
         assert [example.decision.id for example in read_examples(store, RULE.join)] == [
             name for name in whole if name != lost
         ]
