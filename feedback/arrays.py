@@ -26,7 +26,7 @@ TOLERANCE = 1e-6
 """Largest deviation of the sum of a distribution from 1 (some policies keep float32)."""
 
 
-IN_MEMORY = 1 << 26
+IN_MEMORY = 1 << 24
 """Bytes of a `Spool` beyond which it is kept on disk."""
 
 
