@@ -26,7 +26,6 @@ from armwise.agent.checks import (
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
 from armwise.agent.cli.options import open_home, warn_of_a_copy
 from armwise.agent.config import AppConfig, ConfigError
-from armwise.agent.process_limits import hard_limit_of_files, most_connections
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import NO_QUESTION, RUN_FOLDER
 from armwise.agent.wings import OPEN_SELECTOR, load
@@ -84,13 +83,6 @@ def check_service(config: Path, settings: AppConfig, host: str) -> None:
         closes = shlex.join(["armwise", "key", "create", "--name", "me", "-c", str(config)])
         warning = "No API key is set, so any program on this machine can use the service. To require one"
         console.print(f"{warning}: {closes}", **PLAIN)
-    if settings.http.connections > (most := most_connections()):
-        errors.print(
-            f"The service accepts {most:,} connections instead of {settings.http.connections:,}: a process "
-            f"may open only {hard_limit_of_files():,} files. Raise the hard limit (`ulimit -Hn`).",
-            style="yellow",
-            soft_wrap=True,
-        )
 
 
 def install_missing_models(settings: AppConfig) -> None:
