@@ -6,19 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from typer.testing import CliRunner
 
-from armwise.agent.cli.main import app as cli
-from armwise.agent.client import Client
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Cost, Execution, Status
 from armwise.feedback.log import Store
 from tests.agent.api.test_tenants import ADMIN, bearer, client
 from tests.agent.api.test_tenants import Client as Sender
 from tests.agent.asking import CHAT, QUESTION, refused, tell
-from tests.agent.browsing import listening
 from tests.agent.fakes import Service
 from tests.agent.gateways.test_mcp import call, connected
 
@@ -70,13 +65,6 @@ async def test_feedback_on_an_answer_is_on_its_decision(service: Service, prefix
     assert receipt.status_code == 202
     assert (receipt.json()["decision_id"], receipt.json()["status"]) == (decision, "stored")
     assert await rated(service, decision) == [1.0]
-
-
-@PREFIXES
-async def test_feedback_names_an_answer_to_a_request_with_a_key(service: Service, prefix: str) -> None:
-    assert await ask(service, prefix, key="q-1") == f"{prefix}q-1"
-    assert (await tell(service, f"{prefix}q-1")).json()["decision_id"] == "q-1"
-    assert await rated(service, "q-1") == [1.0]
 
 
 @PREFIXES
@@ -135,20 +123,6 @@ async def test_the_texts_of_an_answer_are_erased_by_its_id(service: Service, pre
     erased = await service.client.delete(f"/v1/decisions/{answer}")
     assert (erased.json()["scope"], erased.json()["decisions"]) == ("decision", 1)
     assert (await service.client.get(f"/v1/decisions/{answer}")).json()["erased"]
-
-
-@PREFIXES
-def test_the_client_library_and_the_verb_take_the_id_of_an_answer(tmp_path: Path, prefix: str) -> None:
-    with listening(Service(tmp_path)) as url:
-        path, body = DOORS[prefix]
-        answer = httpx.post(f"{url}{path}", json=body).json()["id"]
-        with Client(url) as library:
-            (kept,) = library.feedback(answer, {"thumb": 1}).kept
-        said = CliRunner().invoke(cli, ["feedback", answer, "thumb=1", "--url", url])
-        record = httpx.get(f"{url}/v1/decisions/{answer}").json()
-    assert kept.decision_id == record["decision_id"] == answer.removeprefix(prefix)
-    assert said.exit_code == 0, said.output
-    assert [item["value"] for item in record["feedback"]] == [1.0, 1.0]
 
 
 async def test_a_tool_of_an_agent_takes_the_id_of_an_answer(service: Service) -> None:

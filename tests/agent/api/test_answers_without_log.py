@@ -16,11 +16,9 @@ from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.log import group_commit
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from armwise.feedback.registry.usage import spend
-from tests.agent.api.test_log_away import at_most
 from tests.agent.asking import AN_ANSWER, CHAT, QUESTION, ask, look_up, refused, rows, tell
 from tests.agent.fakes import Service, failing
 from tests.agent.serving.test_failures import Waiting
-from tests.postgres import Server
 
 ANSWERING: dict[str, Any] = {
     "log_away": "answer",
@@ -225,18 +223,6 @@ async def test_a_repeated_key_is_answered_again_and_drawn_once_the_log_is_back(a
     assert third.headers["x-decision-id"] == fourth.headers["x-decision-id"] == "order-7"
 
 
-async def test_a_full_disk_leaves_an_answer_until_there_is_room(answering: Service) -> None:
-    store = answering.replica.store
-    at_most(store, 1)
-    query = {"query": "Who?" * 200}
-    while not is_unlogged(await answering.client.post("/v1/retrieve", json=query)):
-        pass
-    assert is_unlogged(await ask(answering))
-    at_most(store, 10**6)
-    await come_back(answering)
-    assert not is_unlogged(await ask(answering))
-
-
 async def test_a_log_that_flaps_loses_no_logged_answer(answering: Service) -> None:
     logged = []
     for _ in range(5):
@@ -392,28 +378,6 @@ def test_a_replica_does_not_start_without_its_log(tmp_path: Path) -> None:
     log_url = f"postgresql://nobody@/none?host={tmp_path}"
     with pytest.raises(LogUnavailableError):
         Service(tmp_path, log_url=log_url, **ANSWERING)
-
-
-@pytest.mark.slow
-async def test_a_database_that_stops_is_given_up_and_used_again(
-    tmp_path: Path, killable_postgres: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit, "SLOW_S", 0.5)
-    monkeypatch.setattr(outage, "SLOW_S", 0.5)
-    url = killable_postgres.fresh()
-    async with Service(tmp_path, log_url=url, **ANSWERING).running() as service:
-        _, key = await a_key(service, rpm_limit=1000, token_budget=10**6, budget_duration="1mo")
-        logged = [(await ask(service, key)).headers["x-decision-id"]]
-        with killable_postgres.stalled():
-            for _ in range(5):
-                assert is_unlogged(await ask(service, key))
-            assert (await service.client.get("/ready")).status_code == 200
-        async with asyncio.timeout(30):
-            while is_unlogged(response := await ask(service, key)):
-                pass
-        logged.append(response.headers["x-decision-id"])
-        for name in logged:
-            assert await asyncio.to_thread(service.replica.store.record, name) is not None
 
 
 async def test_the_console_names_the_outage(answering: Service) -> None:

@@ -234,13 +234,6 @@ async def test_a_session_is_named_as_clients_name_it(tmp_path: Path, named: str,
     assert (found[0]["episode_id"] == "s-1") == ("key" not in named), "the key of a cache is stored hashed"
 
 
-async def test_a_session_is_no_conversation_where_the_setting_says_episode(sticky: Service) -> None:
-    body = CHAT | SESSIONS["the key of the cache"]
-    found = [(await sticky.client.post("/v1/chat/completions", json=body)).json() for _ in range(2)]
-    assert [one["agent"]["mode"] for one in found] == ["explore", "explore"]
-    assert found[0]["agent"]["episode_id"] is None
-
-
 async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Path) -> None:
     reward = {"metrics": {"thumb": {"range": [-1, 1]}}, "wait_time": "PT3M", "cost_weight": 0.1}
     async with Service(tmp_path, policy=UNIFORM, sticky="episode", reward=reward).running() as service:

@@ -152,13 +152,6 @@ async def test_text_after_a_call_is_a_block_of_its_own(tmp_path: Path) -> None:
     assert texts == [(0, "Look: "), (1, None), (2, "I "), (2, "looked.")]
 
 
-async def test_an_answer_that_is_cut_says_so(service: Service) -> None:
-    whole = (await send(service, ASK | {"max_tokens": 1})).json()
-    assert (whole["stop_reason"], whole["content"][0]["text"]) == ("max_tokens", "The")
-    streamed = events(await send(service, ASK | {"max_tokens": 1, "stream": True}))
-    assert streamed[-2]["delta"]["stop_reason"] == "max_tokens"
-
-
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_coding_agent_uses_tools_in_a_round_of_its_question(coding: Service, streamed: bool) -> None:
     first = await send(coding, request(stream=streamed))
@@ -474,14 +467,6 @@ async def test_a_failure_of_a_turn_has_its_decision(service: Service) -> None:
     assert response.headers["x-should-retry"] == "true"
 
 
-async def test_a_failure_in_a_stream_is_an_event(tmp_path: Path) -> None:
-    broken = base.ScriptedGenerator({}, error=base.GeneratorError("it broke"), fail_after=2)
-    async with Service(tmp_path, broken).running() as service:
-        *_, last = events(await send(service, ASK | {"stream": True}))
-        assert last["type"] == "error"
-        assert (last["error"]["type"], last["error"]["code"]) == ("api_error", "llm_failed")
-
-
 @pytest.mark.parametrize(
     ("headers", "status", "kind", "code"),
     [
@@ -555,21 +540,6 @@ async def test_the_same_request_under_a_key_is_answered_once(service: Service) -
         await send(service, ASK | {"max_tokens": 63}, **{"idempotency-key": "d-1"}),
         *(409, "invalid_request_error", "idempotency_conflict", "Idempotency-Key"),
     )
-
-
-async def test_a_session_of_a_coding_agent_keeps_its_arm(tmp_path: Path) -> None:
-    async with Service(tmp_path, sticky="session").running() as service:
-        user = {"metadata": {"user_id": f"user_1_account__session_{SESSION}"}}
-        answers = [(await send(service, ASK | user)).json() for _ in range(6)]
-        (episode,) = {answer["agent"]["episode_id"] for answer in answers}
-        assert episode.startswith("session-")
-        assert len({answer["model"] for answer in answers}) == 1
-
-
-async def test_the_user_of_a_request_can_be_erased(service: Service) -> None:
-    await send(service, ASK | {"metadata": {"user_id": "ada"}})
-    await send(service, ASK | {"metadata": {"user_id": "bob"}})
-    assert (await service.client.delete("/v1/users/ada")).json()["decisions"] == 1
 
 
 @pytest.mark.parametrize(

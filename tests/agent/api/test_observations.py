@@ -1,7 +1,6 @@
 """The tap: decisions of another system are kept item by item, learned from, and shared with the policy."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -463,17 +462,6 @@ async def test_a_canary_draws_from_the_mixture_that_is_logged(
             changed = {**old, "incumbent": {**old["incumbent"], "pmf": pmf}}
             connection.execute(sa.update(t.decisions).where(t.decisions.c.id == "d-0").values(steps=changed))
         assert not (await verified(service, "d-0"))["verified"]
-
-
-@pytest.mark.slow
-async def test_the_share_of_a_canary_is_that_of_the_draws(tmp_path: Path) -> None:
-    always = {"kind": "fixed", "params": {"arm": "tiny"}}
-    async with serving(tmp_path, tap={"share": 0.3}, policy=always, floor=0.001).running() as service:
-        n = 300
-        drawn = [(await chosen(service, f"d-{i}"))["chosen"] for i in range(n)]
-        share = drawn.count("tiny") / n
-        assert abs(share - 0.3) < 4 * math.sqrt(0.3 * 0.7 / n)
-        assert drawn.count("large") >= n - drawn.count("tiny") - 5
 
 
 async def test_at_share_1_the_policy_decides_with_or_without_an_incumbent(tmp_path: Path) -> None:

@@ -7,20 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
-from armwise.agent.turn import SEPARATOR
 from armwise.arms.llm import Prompt, base
 from armwise.arms.llm.protocols import chat
 from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import ask, events, refused, rows
 from tests.agent.fakes import CONFIG, Service
-
-
-def nested(levels: int) -> dict[str, Any]:
-    """Return an object of so many levels."""
-    return {"a": nested(levels - 1)} if levels else {}
-
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -315,28 +307,6 @@ def calls_in(frames: list[Any]) -> list[tuple[str, str, str]]:
     return list(calls.values())
 
 
-async def test_the_streaming_helper_of_the_official_client_puts_calls_together(calling: Service) -> None:
-    async with client_of(calling).chat.completions.stream(
-        model="auto",
-        messages=QUESTION,  # type: ignore[arg-type]
-        tools=[WEATHER],  # type: ignore[list-item]
-    ) as stream:
-        seen = [event.type async for event in stream]
-        whole = await stream.get_final_completion()
-    assert "tool_calls.function.arguments.done" in seen
-    assert whole.choices[0].message.tool_calls is not None
-    assert whole.choices[0].message.tool_calls[0].function.arguments == PARIS
-    assert whole.choices[0].finish_reason == "tool_calls"
-
-
-async def test_a_text_that_looks_like_a_record_is_repeated_as_it_was(tmp_path: Path) -> None:
-    text = f'{SEPARATOR}[{{"text": "no"}}]'
-    async with Service(tmp_path, base.ScriptedGenerator({}, default=text)).running() as service:
-        key = {"idempotency-key": "d-1"}
-        for _ in range(2):
-            assert (await ask(service, key)).json()["choices"][0]["message"]["content"] == text
-
-
 async def test_several_answers_are_told_apart_and_all_are_paid_for(service: Service) -> None:
     key = {"idempotency-key": "d-1"}
     for _ in range(2):
@@ -351,27 +321,6 @@ async def test_several_answers_are_told_apart_and_all_are_paid_for(service: Serv
             texts[choice["index"]] += choice["delta"].get("content") or ""
     assert set(texts.values()) == {"The Danube does."}
     assert [frame["choices"][0]["finish_reason"] for frame in frames[-2:]] == ["stop", "stop"]
-
-
-class River(BaseModel):
-    """What is asked for."""
-
-    name: str
-
-
-@pytest.mark.slow
-async def test_the_official_client_parses_an_answer_of_a_schema(tmp_path: Path) -> None:
-    async with Service(
-        tmp_path, base.ScriptedGenerator({}, default='{"name": "Danube"}')
-    ).running() as service:
-        found = await client_of(service).beta.chat.completions.parse(
-            model="auto",
-            messages=QUESTION,  # type: ignore[arg-type]
-            response_format=River,
-        )
-        assert found.choices[0].message.parsed == River(name="Danube")
-        wanted = prompt_of(service).options["response_format"]
-        assert wanted["json_schema"]["schema"]["required"] == ["name"]
 
 
 async def test_a_schema_that_the_engine_cannot_read_is_the_fault_of_the_request(service: Service) -> None:

@@ -10,7 +10,7 @@ import pytest
 from openai import BadRequestError
 from pydantic import BaseModel
 
-from armwise.arms.llm import Chunk, GeneratorError, Prompt, base
+from armwise.arms.llm import Chunk, Prompt, base
 from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import refused, rows
 from tests.agent.fakes import Service
@@ -187,16 +187,6 @@ async def test_an_answer_that_was_cut_is_incomplete(service: Service) -> None:
     assert found.incomplete_details.reason == "max_output_tokens"
 
 
-async def test_a_failure_in_a_stream_is_its_last_event(service: Service) -> None:
-    assert isinstance(service.generator, base.ScriptedGenerator)
-    service.generator.error, service.generator.fail_after = GeneratorError("the model is down"), 1
-    stream = await client_of(service).responses.create(model="auto", input="which?", stream=True)
-    *_, last = [event async for event in stream]
-    assert last.type == "response.failed"
-    assert last.response.error is not None
-    assert (last.response.status, last.response.error.code) == ("failed", "llm_failed")
-
-
 async def test_a_citation_is_an_annotation_of_its_text(tmp_path: Path) -> None:
     async with Service(tmp_path, base.ScriptedGenerator({}, default="The Danube [1].")).running() as service:
         stream = await client_of(service).responses.create(model="arm/bm25", input="which?", stream=True)
@@ -209,15 +199,6 @@ async def test_a_citation_is_an_annotation_of_its_text(tmp_path: Path) -> None:
         assert note.type == "url_citation"
         assert item.content[0].text[note.start_index : note.end_index] == "[1]"
         assert (note.title, note.url) == ("title 1", "urn:armwise:stdlib:bm25-1")
-
-
-async def test_a_response_repeats_under_its_key(calling: Service) -> None:
-    body = {"input": "how warm?", "tools": [WEATHER]}
-    first, again = [
-        (await calling.client.post("/v1/responses", json=body, headers={"idempotency-key": "d-1"})).json()
-        for _ in range(2)
-    ]
-    assert first == again
 
 
 @pytest.mark.parametrize(

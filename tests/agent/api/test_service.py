@@ -115,19 +115,6 @@ async def test_generation_parameters_reach_the_language_model(service: Service) 
     )
 
 
-async def test_the_last_user_message_is_the_query_and_its_parts_are_joined(service: Service) -> None:
-    parts = [{"type": "text", "text": "which river"}, {"type": "text", "text": "is longest?"}]
-    messages = [
-        {"role": "developer", "content": "be brief"},
-        {"role": "user", "content": "hello"},
-        {"role": "assistant", "content": "hi", "tool_calls": None},
-        {"role": "user", "content": parts, "name": "ada"},
-    ]
-    assert (await ask(service, model="arm/bm25", messages=messages)).status_code == 200
-    (_, query, _) = service.arms.calls[-1]
-    assert query.text == "which river\nis longest?"
-
-
 async def test_the_model_reads_a_developer_as_the_system(service: Service) -> None:
     roles = ("system", "developer", "user", "assistant", "user")
     messages = [{"role": role, "content": f"message {i}"} for i, role in enumerate(roles)]
@@ -191,13 +178,6 @@ async def test_feedback_is_accepted_once_and_learned_once(service: Service) -> N
     assert (await look_up(service)).json()["agent"]["policy_version"] == 2
 
 
-async def test_an_idempotency_key_is_the_id_of_feedback_without_one(service: Service) -> None:
-    body = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
-    for status in ("stored", "duplicate"):
-        response = await service.client.post("/v1/feedback", json=body, headers={"idempotency-key": "k-1"})
-        assert (response.json()["feedback_id"], response.json()["status"]) == ("k-1", status)
-
-
 async def test_a_batch_has_a_status_for_each_item(service: Service) -> None:
     decision_id = await forced(service, "bm25")
     good = {"decision_id": decision_id, "metric_name": "thumb", "value": 1, "feedback_id": "f-1"}
@@ -229,19 +209,6 @@ async def test_a_batch_has_a_status_for_each_item(service: Service) -> None:
     assert items_answered[0]["log_seq"] == items_answered[1]["log_seq"]
     assert items_answered[6]["error"]["param"] == "value"
     assert (await rows(service))["feedback"] == 3
-
-
-@pytest.mark.slow
-async def test_feedback_changes_what_is_drawn(service: Service) -> None:
-    before = (await look_up(service)).json()["agent"]["pmf"]
-    for number in range(60):
-        ours = (await look_up(service, agent={"context": {"n": number % 3}})).json()["agent"]
-        await tell(service, ours["decision_id"], 1.0 if ours["arm_drawn"] == "dense" else -1.0)
-    await service.learn()
-    after = (await look_up(service)).json()["agent"]["pmf"]
-    assert after["dense"] > 0.9 > before["dense"]
-    counts = await rows(service)
-    assert counts["examples"] == counts["feedback"] == 60
 
 
 async def test_a_decision_is_read_back_in_full(service: Service) -> None:

@@ -284,31 +284,6 @@ def test_of_two_learners_the_older_one_is_superseded_and_writes_nothing_more(a_s
     assert (version.epoch, version.examples_seq) == (2, 8)
 
 
-@pytest.mark.slow
-def test_a_changed_cost_weight_scores_all_of_history_again(a_store: MakeStore) -> None:
-    dear = RULE.model_copy(update={"cost_weight": 0.9})
-    changed = a_store("changed")
-    cheap = live(changed, range(20), a_learner(changed))
-    rescored = a_learner(changed, rule=dear).step()
-    always = a_store("always")
-    expected = live(always, range(20), a_learner(always, rule=dear))
-    assert rescored is not None
-    assert rescored.digest == expected.digest != cheap.digest
-    assert (rescored.parent, rescored.examples_seq) == (None, 20)
-    assert rescored.recipe == expected.recipe != cheap.recipe
-
-
-@pytest.mark.slow
-def test_a_recipe_that_comes_back_goes_on_where_it_was(a_store: MakeStore) -> None:
-    store = a_store("log")
-    first = live(store, range(14), a_learner(store))
-    live(store, range(14, 21), a_learner(store, BAGGED))
-    back = live(store, range(21, 28), a_learner(store))
-    always = a_store("always")
-    assert back.digest == live(always, range(28), a_learner(always)).digest
-    assert back.parent == first.version
-
-
 # -- a backlog -------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ from armwise.agent.learning.learner import publish_candidate
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import Policy, PolicyError, PolicySpec
 from armwise.feedback.errors import QueueFullError
-from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, promotions
 from armwise.feedback.registry import versions as registry_versions
@@ -105,35 +104,6 @@ async def test_after_a_promotion_the_newest_version_decides_and_those_after_it(s
     assert await deciding(service) == newest
     (later,) = await learned(service)
     assert await deciding(service) == later
-
-
-async def test_a_restart_keeps_what_was_said(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
-        chosen, _ = await learned(service, 2)
-        await say(service, "rollback", chosen)
-    async with Service(tmp_path).running() as again:
-        assert await deciding(again) == chosen
-        assert (await shown(again))["serving"]["pinned"]
-        await learned(again)
-        assert await deciding(again) == chosen
-
-
-@pytest.mark.slow
-async def test_of_two_operators_at_once_the_later_row_is_in_force_for_both(service: Service) -> None:
-    first, second, _ = await learned(service, 3)
-    answers = await asyncio.gather(
-        *(say(service, "rollback", version, f"v{version}") for version in (first, second) * 3)
-    )
-    assert {answer.status_code for answer in answers} == {200}
-    said = (await listed(service))["promotions"]
-    numbers = [one["seq"] for one in said]
-    assert numbers == sorted({*numbers}, reverse=True)
-    assert len(numbers) == 6
-    assert (await shown(service))["serving"]["reason"] == said[0]["reason"]
-    assert await deciding(service) == said[0]["version"]
-    for answer in answers:
-        told = answer.json()["serving"]
-        assert told["reason"] == f"v{told['version']}", "one row was told, and not a mixture of two"
 
 
 @pytest.mark.slow
@@ -372,32 +342,6 @@ async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Pa
         (rollback,) = promotions.newest(service.replica.store, 2)
         assert message == f"promotion {rollback.seq} changed the active policy in the meantime"
         assert await deciding(service) == chosen
-
-
-async def test_a_late_promotion_is_not_overridden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
-        (chosen,) = await learned(service)
-        candidate, real = publish(service).version, promotions.record
-
-        def late(
-            store: Store,
-            configured: str,
-            word: promotions.Promotion,
-            state: bytes | None,
-            after: int,
-            **others: Any,
-        ) -> None:
-            real(
-                store,
-                configured,
-                promotions.Promotion(0, candidate, promotions.Action.PROMOTE, "better", 1.0),
-            )
-            real(store, configured, word, state, after=after, **others)
-
-        monkeypatch.setattr("armwise.feedback.registry.promotions.record", late)
-        refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
-        await service.refresh()
-        assert await deciding(service) == candidate
 
 
 # -- bytes -------------------------------------------------------------------------------------------

@@ -1,9 +1,7 @@
 """How an arm is doing: when it rests and when it has no room, by a clock that is told the time."""
 
-import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +9,7 @@ from hypothesis import strategies as st
 
 from armwise.agent.config import ConfigError, parse
 from armwise.agent.turn import ArmHealth
-from tests.agent.asking import look_up, refused, rows
-from tests.agent.fakes import CONFIG, Service, hanging
+from tests.agent.fakes import CONFIG
 
 ARMS = ("none", "bm25", "dense")
 
@@ -50,24 +47,6 @@ class Replica:
         while self.health.is_open(arm):
             self.clock.now += 0.25
         return self.clock.now - began
-
-
-def test_an_arm_is_down_after_some_failures_in_a_row_and_for_a_while() -> None:
-    replica = Replica()
-    replica.search("bm25", "failed", "failed")
-    assert replica.able() == ["none", "bm25", "dense"]
-    replica.search("bm25", "failed")
-    assert replica.able() == ["none", "dense"]
-    replica.clock.now += 4.99
-    assert replica.able() == ["none", "dense"]
-    replica.clock.now += 0.01
-    assert replica.able() == ["none", "bm25", "dense"]
-
-
-def test_a_success_between_them_makes_failures_not_in_a_row() -> None:
-    replica = Replica()
-    replica.search("bm25", "failed", "failed", "worked", "failed", "failed")
-    assert replica.able() == list(ARMS)
 
 
 def test_questions_that_an_arm_refuses_put_it_down_only_if_it_never_worked() -> None:
@@ -108,13 +87,6 @@ def test_an_arm_that_fails_for_two_callers_is_open_for_all_and_again_only_by_two
     assert replica.able(caller="fourth") == list(ARMS), "a success makes failures not in a row"
 
 
-def test_each_arm_is_counted_by_itself() -> None:
-    replica = Replica()
-    for arm in ("bm25", "dense", "bm25", "dense"):
-        replica.search(arm, "failed")
-    assert replica.able() == list(ARMS)
-
-
 def test_after_its_rest_one_more_failure_puts_it_down_for_twice_as_long_up_to_a_bound() -> None:
     replica = Replica(failures=2)
     replica.search("bm25", "failed")
@@ -150,25 +122,6 @@ def test_a_rest_that_is_asked_for_does_not_shorten_the_pause_of_its_failures() -
     assert replica.rest("bm25") == 5.0
 
 
-def test_a_success_clears_everything() -> None:
-    replica = Replica(failures=2)
-    replica.search("bm25", "failed", "failed")
-    replica.rest("bm25")
-    replica.search("bm25", "failed")
-    assert replica.rest("bm25") == 10.0
-    replica.search("bm25", "worked", "failed")
-    assert replica.able() == list(ARMS), "it takes two failures again"
-    replica.search("bm25", "failed")
-    assert replica.rest("bm25") == 5.0
-
-
-def test_an_arm_that_answers_while_it_rests_is_up_again() -> None:
-    replica = Replica(failures=1)
-    replica.search("bm25", "failed")
-    replica.search("bm25", "worked")
-    assert replica.able() == list(ARMS)
-
-
 def test_searches_that_began_before_the_rest_was_over_make_it_no_longer() -> None:
     replica = Replica(failures=2)
     with replica.health.track("bm25") as late, replica.health.track("bm25") as later:
@@ -195,16 +148,6 @@ def test_a_search_that_was_cancelled_says_nothing() -> None:
     with pytest.raises(KeyboardInterrupt), replica.health.track("bm25"):
         raise KeyboardInterrupt
     assert replica.able() == list(ARMS)
-
-
-def test_an_arm_at_its_cap_is_full_until_a_search_ends() -> None:
-    replica = Replica(bm25=2)
-    with replica.health.track("bm25", "none"):
-        assert replica.able() == list(ARMS)
-        with replica.health.track("bm25", "none"):
-            assert replica.able() == ["none", "dense"]
-            assert replica.able(["bm25"]) == []
-        assert replica.able() == list(ARMS)
 
 
 def test_an_arm_that_has_searched_already_needs_no_room() -> None:
@@ -248,29 +191,6 @@ def test_an_arm_is_left_out_for_a_reason_and_for_no_other(history: list[tuple[st
                     until[arm] = replica.clock.now + 3.0 * 2 ** min(failures[arm] - 2, 6)
         up = [name for name in ARMS if replica.clock.now >= until[name]] or list(ARMS)
         assert replica.able() == [name for name in up if len(under_way[name]) < room[name]]
-
-
-# -- in a service --------------------------------------------------------------------------------------
-
-
-async def test_a_service_answers_503_where_no_arm_has_room_and_leaves_no_row(tmp_path: Path) -> None:
-    limits = {**CONFIG["limits"], "arm_caps": {"bm25": 1}}
-    async with Service(tmp_path, limits=limits).running() as service:
-        service.arms.behaviour["bm25"] = hanging
-        task = asyncio.create_task(look_up(service, model="arm/bm25"))
-        while not service.arms.calls:
-            await asyncio.sleep(0)
-        for wish in ({"model": "arm/bm25"}, {"agent": {"allowed_arms": ["bm25"]}}):
-            message = refused(await look_up(service, **wish), 503, "overloaded")
-            assert message == "all eligible arms are busy: bm25"
-        found = await look_up(service, agent={"return": ["decision"]})
-        assert set(found.json()["agent"]["pmf"]) == {"none", "dense"}
-        task.cancel()
-        await asyncio.wait([task])
-        async with asyncio.timeout(10):  # the commit of the cancelled turn goes on
-            while (await rows(service))["decisions"] < 2:
-                await asyncio.sleep(0)
-        assert (await rows(service))["decisions"] == 2
 
 
 # -- settings ------------------------------------------------------------------------------------------

@@ -94,13 +94,6 @@ async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
         assert (await asked("arm/hybrid")).status_code == 404
 
 
-async def test_what_was_learned_of_an_arm_that_stays_is_kept(service: Service) -> None:
-    before = service.replica.versions.version
-    await put(service, NEW)
-    assert service.replica.versions.version == before
-    assert (await look_up(service)).json()["agent"]["policy_version"] == before.version  # type: ignore[union-attr]
-
-
 async def test_a_turn_under_way_ends_with_the_arm_that_was_drawn_for_it(service: Service) -> None:
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -203,6 +196,3 @@ async def test_what_may_be_secret_in_an_address_is_never_shown(tmp_path: Path) -
         ):
             assert answer.status_code == 200, answer.text
             assert "s3cret" not in answer.text
-
-
-# -- recipes -----------------------------------------------------------------------------------------------

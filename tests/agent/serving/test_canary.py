@@ -308,22 +308,6 @@ async def test_a_promotion_and_a_rollback_end_a_canary(service: Service, action:
     assert (await made_by(service))["canary"] is None
 
 
-@pytest.mark.slow
-async def test_other_replicas_follow_and_a_restart_keeps_it(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
-        candidate = publish(service).version
-        async with Service(tmp_path).running(ready=False) as other:
-            await other.refresh()
-            await canary(service, candidate, 0.25)
-            await other.refresh()
-            assert (await made_by(other))["canary"] == {"version": candidate, "share": 0.25}
-    async with Service(tmp_path).running() as again:
-        assert (await made_by(again))["canary"] == {"version": candidate, "share": 0.25}
-    reward = {**CONFIG["reward"], "cost_weight": 0.5}
-    async with Service(tmp_path, reward=reward).running() as priced:
-        assert (await made_by(priced))["canary"] is None, "it was said of another configuration"
-
-
 async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service: Service) -> None:
     (live,) = await learned(service)
     candidate = publish(service).version

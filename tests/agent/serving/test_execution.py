@@ -87,16 +87,6 @@ def test_tokens_that_an_engine_caches_are_recorded_after_the_dollars_of_searches
     assert turn.execution(7.0).tokens_by_model["large"] == (100, 9, 60, 0.0, 30)
 
 
-def test_the_tokens_of_the_arms_own_model_are_recorded_by_its_name() -> None:
-    turn = recorder()
-    turn.spending.search(Retrieval(tokens=6, usage=Usage(4, 2)))
-    turn.begin("default", 100, free)
-    turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9))
-    done = turn.execution(7.0)
-    assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (104, 11)
-    assert done.tokens_by_model == {"default": (104, 11, 0)}
-
-
 @pytest.mark.parametrize(
     ("error", "pieces", "spent"),
     [

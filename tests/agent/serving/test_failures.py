@@ -107,17 +107,6 @@ async def test_values_of_one_decision_sent_together_are_committed_together(servi
     assert found["metrics"] == {"thumb": 1.0, "right": 1.0}
 
 
-async def test_a_stream_that_fails_half_way_says_so_in_its_last_event(service: Service) -> None:
-    assert isinstance(service.generator, base.ScriptedGenerator)
-    service.generator.error, service.generator.fail_after = GeneratorError("gone"), 2
-    first, *words, last = events(await ask(service, stream=True))
-    assert len(words) == 2
-    assert (last["error"]["code"], last["error"]["decision_id"]) == (
-        "llm_failed",
-        first["agent"]["decision_id"],
-    )
-
-
 class Waiting(base.ScriptedGenerator):
     """Writes its answer once it may.
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from armwise.agent.policies import Exploration
-from armwise.agent.turn import Places
 from armwise.agent.turn.steps import second_answers
 from armwise.agent.turn.steps.second_answers import _Finished
 from armwise.arms.base import Passage, Query, Retrieval
@@ -310,14 +309,6 @@ async def test_a_stop_gives_up_what_is_left_even_while_the_judge_writes(tmp_path
         assert (await ask(service)).status_code == 200
         await generator.grading.wait()
         assert (await ask(service)).status_code == 200
-
-
-async def test_a_place_is_spare_only_where_the_next_request_finds_another() -> None:
-    places, only = Places("places", 2, 0, 1.0), Places("places", 1, 0, 1.0)
-    assert (places.spare, only.spare) == (True, True)
-    async with places.hold(), only.hold():
-        assert (places.spare, only.spare) == (False, False)
-    assert (places.spare, only.spare) == (True, True)
 
 
 class Thinking(base.ScriptedGenerator):

@@ -289,6 +289,7 @@ async def test_a_caller_who_leaves_in_the_middle_of_a_search_is_charged_for_it()
     await _cancelled(task, _until(lambda: arms.calls))
     assert spent(charged) == (1000, 100, 2.0)
     await _until(lambda: len(log.committed) == 2)
+    assert (log.execution.served, log.execution.status) == (None, Status.CANCELLED)
     assert log.execution.cost.usd == 2.0
 
 

@@ -1,1 +1,0 @@
-"""The tables of a portfolio: each figure stands in its row and its column."""
