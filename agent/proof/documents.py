@@ -19,8 +19,6 @@ Name = Annotated[str, Field(max_length=1000)]
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 
-Three = tuple[Finite, Finite, Finite]
-
 
 class Stated(BaseModel):
     """A part of a document."""

@@ -23,13 +23,12 @@ from armwise.agent.proof.documents import (
     Number,
     ProofDocument,
     Stated,
-    Three,
     list_differences,
     read_document,
     write_document,
 )
-from armwise.feedback.arrays import Floats
 from armwise.feedback.ope import pairs
+from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import GroupComparison, JudgedPairs, Word
 
 METHOD = "betting confidence sequences of judged pairs: half of the draws by share, half by class"
@@ -113,18 +112,6 @@ class RequestClass(Stated):
     requests: Annotated[int, Field(ge=1, le=1 << 53)]
 
 
-class PairFigures(Stated):
-    """Two arms on a class of requests, or on all; see `armwise.feedback.ope.pairs.GroupComparison`."""
-
-    pairs: Number
-    difference: Three
-    no_worse: Three
-    better: Number
-    equal: Number
-    worse: Number
-    unknown: Number
-
-
 class JudgeFigures(Stated):
     """How far the judge can be trusted."""
 
@@ -146,9 +133,9 @@ class VerdictFigures(Stated):
     """All that is stated."""
 
     word: Word
-    whole: PairFigures
-    groups: list[PairFigures | None]
-    by_judge: Three | None = Field(description="The difference without the labels; null: there are none.")
+    whole: GroupComparison
+    groups: list[GroupComparison | None]
+    by_judge: Ends | None = Field(description="The difference without the labels; null: there are none.")
     judge: JudgeFigures
     usd: tuple[Finite, Finite] = Field(description="Dollars a request of challenger and reference.")
     seconds: tuple[Finite, Finite] = Field(description="Seconds a request of challenger and reference.")
@@ -204,8 +191,8 @@ class PairDraws(BaseModel):
         """Return class and number of each request that is drawn."""
         if self.seed is None:
             return [(0, member) for member in range(self.drawn)]
-        found = pairs.draw(self.sizes, self.drawn, self.seed)
-        return list(zip(found.group.tolist(), found.member.tolist(), strict=True))
+        group, member = pairs.draw(self.sizes, self.drawn, self.seed)
+        return list(zip(group.tolist(), member.tolist(), strict=True))
 
 
 def order_pairs(draw: PairDraws, stored: Sequence[StoredPair]) -> list[StoredPair]:
@@ -265,14 +252,10 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
         np.average([getattr(one, name)[:2] for one in ordered], axis=0, weights=weight).tolist()
         for name in ("usd", "seconds")
     )
-    groups = [
-        None if group is None else _count(group, arrays.value[arrays.group == at])
-        for at, group in enumerate(found.groups)
-    ]
     return VerdictFigures(
         word=word,
-        whole=_count(found.whole, arrays.value),
-        groups=groups,
+        whole=found.whole,
+        groups=list(found.groups),
         by_judge=found.by_judge,
         judge=judge,
         usd=usd,
@@ -282,13 +265,6 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
         more=more,
         more_usd=more_usd,
     )
-
-
-def _count(found: GroupComparison, value: Floats) -> PairFigures:
-    """Return the figures of a class, with the number of pairs that ended each way."""
-    ways = {"better": value > 0.0, "equal": value == 0.0, "worse": value < 0.0, "unknown": np.isnan(value)}
-    counts = {name: int(flags.sum()) for name, flags in ways.items()}
-    return PairFigures(pairs=found.pairs, difference=found.difference, no_worse=found.no_worse, **counts)
 
 
 def describe_judge(stored: Sequence[StoredPair]) -> JudgeFigures:

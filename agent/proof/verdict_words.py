@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from armwise.agent.proof.verdict import PairFigures, PairsVerdict
+from armwise.agent.proof.verdict import PairsVerdict
 from armwise.agent.proof.words import escape, round_down, shorten
 from armwise.agent.reporting import write_dollars
 from armwise.feedback.ope.noninferiority import Ends
-from armwise.feedback.ope.pairs import MOST_MORE, Word
+from armwise.feedback.ope.pairs import MOST_MORE, GroupComparison, Word
 
 COLUMNS = ("requests", "pairs", "better or equal of 100", "points of 100", "better", "equal", "worse")
 
@@ -82,7 +82,7 @@ def _rows(verdict: PairsVerdict) -> Iterator[tuple[str, ...]]:
         yield _row(shorten(one.name), one.requests, group)
 
 
-def _row(name: str, requests: int, figures: PairFigures | None) -> tuple[str, ...]:
+def _row(name: str, requests: int, figures: GroupComparison | None) -> tuple[str, ...]:
     if figures is None:
         return name, f"{requests:,}", "0", *([""] * (len(COLUMNS) - 2))
     share, points = (

@@ -1,6 +1,6 @@
 """Pairs: one question answered by two arms, whose answers a judge compared without knowing who wrote them.
 
-    sizes of classes --draw--> RequestDraws --a judge--> JudgedPairs --compare(margin)--> PairsComparison
+    sizes of classes --draw--> requests --a judge--> JudgedPairs --compare--> PairsComparison
 
 The value of a pair is 1 if the challenger is better than the reference, -1 if it is worse, 0 if neither is,
 and between them if two verdicts differ. A point of 100 is a hundredth of that. All ends are confidence
@@ -22,10 +22,12 @@ Fannjiang, Jordan and Zrnic 2023, arXiv:2301.09633.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, NonNegativeInt
 
-from armwise.feedback.arrays import Floats, Integers, refuse
+from armwise.feedback.arrays import Flags, Floats, Integers, refuse
 from armwise.feedback.ope import confidence_sequences
 from armwise.feedback.ope.noninferiority import Ends
 
@@ -58,20 +60,7 @@ class Word(StrEnum):
     """Neither is known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RequestDraws:
-    """Requests in the order in which they were drawn, shape (n,) each.
-
-    Attributes:
-        group: Number of the class of each.
-        member: Number of the request in its class.
-    """
-
-    group: Integers
-    member: Integers
-
-
-def draw(sizes: Sequence[int], n: int, seed: int) -> RequestDraws:
+def draw(sizes: Sequence[int], n: int, seed: int) -> tuple[Integers, Integers]:
     """Draw requests with replacement; more draws with the same seed begin with the same ones.
 
     Args:
@@ -79,7 +68,10 @@ def draw(sizes: Sequence[int], n: int, seed: int) -> RequestDraws:
         n: Number of draws.
         seed: Seed of the draws.
 
-    >>> draw([90, 10], 6, 0).group.tolist() == draw([90, 10], 9, 0).group.tolist()[:6]
+    Returns:
+        The class of each draw, and the number of the request in its class, shape (n,) each.
+
+    >>> draw([90, 10], 6, 0)[0].tolist() == draw([90, 10], 9, 0)[0].tolist()[:6]
     True
     """
     count = np.array(sizes, dtype=np.int64)
@@ -87,7 +79,7 @@ def draw(sizes: Sequence[int], n: int, seed: int) -> RequestDraws:
     ends = np.cumsum(count)
     by_share = np.searchsorted(ends, np.floor(which * ends[-1]), side="right")
     group = np.where(coin < 0.5, by_share, np.floor(which * len(count))).astype(np.int64)
-    return RequestDraws(group, np.floor(member * count[group]).astype(np.int64))
+    return group, np.floor(member * count[group]).astype(np.int64)
 
 
 def compute_weights(sizes: Sequence[int]) -> Floats:
@@ -141,11 +133,21 @@ class GroupComparison:
         pairs: Number of draws.
         difference: The challenger minus the reference, in [-1, 1].
         no_worse: Share of the requests in which the challenger is not worse.
+        better: Draws in which it is better.
+        equal: Draws in which neither is.
+        worse: Draws in which it is worse.
+        unknown: Draws without a verdict.
     """
 
-    pairs: int
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")  # a verdict has it among its figures
+
+    pairs: NonNegativeInt
     difference: Ends
     no_worse: Ends
+    better: NonNegativeInt
+    equal: NonNegativeInt
+    worse: NonNegativeInt
+    unknown: NonNegativeInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,29 +195,25 @@ def compare(pairs: JudgedPairs) -> PairsComparison:
         difference = _compute_labelled_ends(pairs, weight, reach, errors)
         halves = errors[0] / 2.0, errors[1] / 2.0  # the ends that are a part of those with labels
         by_judge = _compute_ends(pairs.value, weight, reach, halves, moves=pairs.moves)
-    known = ~np.isnan(pairs.value)
-    no_worse = np.where(known, np.where(pairs.value >= 0.0, 1.0, -1.0), np.nan)
 
-    def compute_share(rows: slice | Integers, of_rows: Floats, most: float) -> Ends:
-        found = _compute_ends(no_worse[rows], of_rows, most, (other, other), moves=pairs.moves)
-        estimate, low, high = ((1.0 + end) / 2.0 for end in found)
-        return estimate, low, high
-
-    groups = list[GroupComparison | None]()
-    for group in range(n_groups) if n_groups > 1 else ():
-        rows = np.flatnonzero(pairs.group == group)
-        alone = np.ones(len(rows))
-        groups.append(
-            GroupComparison(
-                len(rows),
-                _compute_ends(pairs.value[rows], alone, 1.0, (other, other), moves=pairs.moves),
-                compute_share(rows, alone, 1.0),
-            )
-            if len(rows)
-            else None
+    def describe(rows: Flags, of_rows: Floats, most: float, found: Ends | None) -> GroupComparison:
+        value = pairs.value[rows]
+        known = ~np.isnan(value)
+        share = _compute_ends(
+            np.where(known, np.where(value >= 0.0, 1.0, -1.0), np.nan),
+            *(of_rows, most, (other, other)),
+            moves=pairs.moves,
         )
-    whole = GroupComparison(len(weight), difference, compute_share(slice(None), weight, reach))
-    return PairsComparison(whole, tuple(groups), by_judge)
+        if found is None:
+            found = _compute_ends(value, of_rows, most, (other, other), moves=pairs.moves)
+        counts = ((value > 0.0).sum(), (value == 0.0).sum(), (value < 0.0).sum(), (~known).sum())
+        estimate, low, high = ((1.0 + end) / 2.0 for end in share)
+        return GroupComparison(len(value), found, (estimate, low, high), *map(int, counts))
+
+    classes = [pairs.group == group for group in range(n_groups if n_groups > 1 else 0)]
+    groups = (describe(rows, np.ones(rows.sum()), 1.0, None) if rows.any() else None for rows in classes)
+    everything = np.ones(len(weight), dtype=np.bool_)
+    return PairsComparison(describe(everything, weight, reach, difference), tuple(groups), by_judge)
 
 
 def _compute_ends(

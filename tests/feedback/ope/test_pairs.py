@@ -35,17 +35,16 @@ def world(share_alike: float, difference: float, sizes: tuple[int, ...], seed: i
 
 
 def draw_values(table: list[Floats], n: int, seed: int) -> tuple[Floats, Integers]:
-    drawn = pairs.draw(tuple(map(len, table)), n, seed)
-    groups, members = drawn.group.tolist(), drawn.member.tolist()
-    return np.array([table[g][m] for g, m in zip(groups, members, strict=True)]), drawn.group
+    groups, members = pairs.draw(tuple(map(len, table)), n, seed)
+    return np.array([table[g][m] for g, m in zip(groups.tolist(), members.tolist(), strict=True)]), groups
 
 
 # -- draws -------------------------------------------------------------------------------------------
 
 
 def test_rare_classes_are_seen_and_weights_are_at_most_two() -> None:
-    drawn = pairs.draw(SIZES, 30_000, 1)
-    shares = np.bincount(drawn.group, minlength=3) / 30_000
+    groups, _ = pairs.draw(SIZES, 30_000, 1)
+    shares = np.bincount(groups, minlength=3) / 30_000
     expected = 0.5 * np.array(SIZES) / 1000 + 0.5 / 3
     assert np.abs(shares - expected).max() < 0.01
     weights = pairs.compute_weights(SIZES)
@@ -54,18 +53,17 @@ def test_rare_classes_are_seen_and_weights_are_at_most_two() -> None:
 
 
 def test_each_request_of_a_class_is_drawn_equally_often() -> None:
-    drawn = pairs.draw((5, 3), 40_000, 2)
+    groups, members = pairs.draw((5, 3), 40_000, 2)
     for group, size in enumerate((5, 3)):
-        counts = np.bincount(drawn.member[drawn.group == group], minlength=size)
+        counts = np.bincount(members[groups == group], minlength=size)
         assert len(counts) == size
         assert np.abs(counts / counts.sum() - 1.0 / size).max() < 0.015
 
 
 def test_more_draws_begin_with_the_same_ones() -> None:
     few, many = pairs.draw(SIZES, 50, 3), pairs.draw(SIZES, 500, 3)
-    assert few.group.tolist() == many.group.tolist()[:50]
-    assert few.member.tolist() == many.member.tolist()[:50]
-    assert pairs.draw(SIZES, 50, 4).member.tolist() != few.member.tolist()
+    assert [column.tolist() for column in few] == [column.tolist()[:50] for column in many]
+    assert pairs.draw(SIZES, 50, 4)[1].tolist() != few[1].tolist()
 
 
 # -- intervals ---------------------------------------------------------------------------------------
