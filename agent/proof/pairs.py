@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from pydantic import Field
 
 from armwise.agent.api import question as asked
 from armwise.agent.hosts.single_process import open_backends
 from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.policies.base import Uniform
+from armwise.agent.proof.documents import Stated
 from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, decide_now
 from armwise.agent.serving import arm_infos
 from armwise.agent.serving.replica import name_models
@@ -152,9 +154,8 @@ def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
     if by == TOPICS:
         found = _group_by_topic(found[EVERYTHING])
     if not found:
-        raise ValueError(
-            f"{path}: no request was found; {_describe_left_out(left_out) or 'the file is empty'}"
-        )
+        why = "; ".join(f"{n:,} lines {why}" for why, n in left_out.items())
+        raise ValueError(f"{path}: no request was found; {why or 'the file is empty'}")
     if len(found) > MOST_CLASSES:
         raise ValueError(f"--by {by}: {len(found):,} classes, but at most {MOST_CLASSES} are compared")
     names = sorted(found, key=lambda name: (-len(found[name]), name))
@@ -173,10 +174,6 @@ def _group_by_topic(asks: Sequence[Ask]) -> defaultdict[str, list[Ask]]:
     if len(found) == 1:
         raise ValueError(f"--by {TOPICS}: {len(asks):,} requests are too few: {LEAST} with words are needed")
     return found
-
-
-def _describe_left_out(left_out: Mapping[str, int]) -> str:
-    return "; ".join(f"{n:,} lines {why}" for why, n in left_out.items())
 
 
 def read_ask(document: Any, name: str, most_chars: int) -> Ask | str:
@@ -251,33 +248,13 @@ async def open_turns(config: "AppConfig") -> TurnLoop:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AskedPair:
-    """A pair with its texts, as it is written to its file.
-
-    Attributes:
-        pair: The pair.
-        question: The question.
-        answers: Answers of challenger and reference; empty: it failed.
-        costs: What they cost, by the fields of `Cost`.
-    """
+class AskedPair(Stated):
+    """A pair with its texts, as it is written to its file."""
 
     pair: StoredPair
     question: str
-    answers: tuple[str, str]
-    costs: tuple[Mapping[str, float], Mapping[str, float]]
-
-    def pack(self) -> bytes:
-        """Return it as bytes."""
-        texts = {"question": self.question, "answers": self.answers}
-        return orjson.dumps({"pair": self.pair.model_dump(mode="json"), **texts, "costs": self.costs})
-
-    @classmethod
-    def unpack(cls, content: bytes) -> "AskedPair":
-        """Read what `pack` has written."""
-        read = orjson.loads(content)
-        pair = StoredPair.model_validate(read["pair"])
-        return cls(pair, read["question"], tuple(read["answers"]), tuple(read["costs"]))
+    answers: tuple[str, str] = Field(description="Of challenger and reference; empty: it failed.")
+    costs: tuple[dict[str, float], dict[str, float]] = Field(description="By the fields of `Cost`.")
 
     @property
     def is_whole(self) -> bool:
@@ -298,20 +275,20 @@ class AskedPair:
         if isnan(value):
             return []
         question = Question(f"{pair.group}/{pair.member}", self.question, dataset=dataset)
-        failed = (
-            pair.outcome in (PairOutcome.CHALLENGER_FAILED, PairOutcome.BOTH_FAILED),
-            pair.outcome in (PairOutcome.REFERENCE_FAILED, PairOutcome.BOTH_FAILED),
-        )
-        return [
-            Outcome(
-                question,
-                arm,
-                scores={"judge": 0.0 if failed[at] else 0.5 + sign * value / 2.0},
-                costs=self.costs[at],
-                error="no answer" if failed[at] else "",
+        outcomes = list[Outcome]()
+        for arm, costs, sign, failure in zip(
+            arms,
+            self.costs,
+            (1.0, -1.0),
+            (PairOutcome.CHALLENGER_FAILED, PairOutcome.REFERENCE_FAILED),
+            strict=True,
+        ):
+            failed = pair.outcome in (failure, PairOutcome.BOTH_FAILED)
+            scores = {"judge": 0.0 if failed else 0.5 + sign * value / 2.0}
+            outcomes.append(
+                Outcome(question, arm, scores=scores, costs=costs, error="no answer" if failed else "")
             )
-            for at, (arm, sign) in enumerate(zip(arms, (1.0, -1.0), strict=True))
-        ]
+        return outcomes
 
 
 def toss(seed: int, use: str, group: int, member: int) -> float:
@@ -386,12 +363,13 @@ class PairAsker:
         outcome = _compare_texts(*texts)
         pair = StoredPair(group=group, member=member, outcome=outcome, usd=usd, seconds=seconds)
         if outcome is PairOutcome.JUDGED:
-            pair = await self._judge(
-                pair, ask, (texts[0] or "", texts[1] or ""), [found for _, found in done]
-            )
-        stored = tuple(self.redact(text or "") for text in texts)
-        costs = asdict(mine.cost), asdict(other.cost)
-        return AskedPair(pair, self.redact(ask.question), (stored[0], stored[1]), costs)
+            pair = await self._judge(pair, ask, texts, [found for _, found in done])
+        return AskedPair(
+            pair=pair,
+            question=self.redact(ask.question),
+            answers=(self.redact(texts[0]), self.redact(texts[1])),
+            costs=(asdict(mine.cost), asdict(other.cost)),
+        )
 
     async def _judge(
         self, pair: StoredPair, ask: Ask, texts: tuple[str, str], passages: Sequence[Sequence[Passage]]
@@ -429,17 +407,17 @@ class PairAsker:
         return pair.model_copy(update=changed)
 
 
-def _read_answer(execution: Execution) -> str | None:
-    """Return the text of an answer; None: the arm failed, or it is no single text."""
+def _read_answer(execution: Execution) -> str:
+    """Return the text of an answer; empty: the arm failed, or it is no single text."""
     answer = execution.answer
-    return answer if execution.status is Status.OK and answer and is_text(answer) else None
+    return answer if execution.status is Status.OK and answer and is_text(answer) else ""
 
 
-def _compare_texts(mine: str | None, other: str | None) -> PairOutcome:
+def _compare_texts(mine: str, other: str) -> PairOutcome:
     """Return how a pair ends without a judge; `JUDGED` if it takes one."""
-    if mine is None or other is None:
-        failed = PairOutcome.CHALLENGER_FAILED if other is not None else PairOutcome.REFERENCE_FAILED
-        return PairOutcome.BOTH_FAILED if mine is None and other is None else failed
+    if not mine or not other:
+        failed = PairOutcome.REFERENCE_FAILED if mine else PairOutcome.CHALLENGER_FAILED
+        return failed if mine or other else PairOutcome.BOTH_FAILED
     return PairOutcome.EQUAL if words(mine) == words(other) else PairOutcome.JUDGED
 
 
@@ -491,7 +469,7 @@ async def collect_pairs(
     numbers = {request: starts[request[0]] + request[1] for request in order}
     finished = blocks.list_finished()
     known = {
-        request: AskedPair.unpack(blocks.read(number))
+        request: AskedPair.model_validate_json(blocks.read(number))
         for request, number in numbers.items()
         if number in finished
     }
@@ -501,7 +479,9 @@ async def collect_pairs(
     while True:
         drawn = next((n for n, request in enumerate(order) if request not in known), len(order))
         on_progress("pairs", drawn, most)
-        if drawn and _is_decided(sizes, asker.seed, order[:drawn], known, margin):
+        draws = PairDraws(sizes=sizes, seed=asker.seed, drawn=drawn)
+        ordered = [known[request].pair for request in order[:drawn]]
+        if drawn and decide_now(draws, ordered, margin) is not Word.NOT_YET:
             stopped = "verdict"
             break
         spent = sum(sum(one.pair.usd) for one in known.values())
@@ -531,7 +511,6 @@ async def collect_pairs(
             f"the budget of ${budget:g} is less than the ${bound:.4g} that the first pair may cost at most: "
             "raise --budget, or set a lower `answering.max_tokens`"
         )
-    draws = PairDraws(sizes=sizes, seed=asker.seed, drawn=drawn)
     counted = dict.fromkeys(order[:drawn])
     return Collected(draws, [known[request] for request in counted], min(resumed, len(counted)), stopped)
 
@@ -553,7 +532,7 @@ async def ask_batch(
         group, member = request
         one = await asker.ask(requests.asks[group][member], group, member)
         if one.is_whole:
-            blocks.write(numbers[request], one.pack())
+            blocks.write(numbers[request], one.model_dump_json().encode())
         return one
 
     ended = await asyncio.gather(*map(ask, batch), return_exceptions=True)
@@ -572,19 +551,8 @@ async def ask_batch(
         )
     for request, one in found.items():
         if not one.is_whole:
-            blocks.write(numbers[request], one.pack())
+            blocks.write(numbers[request], one.model_dump_json().encode())
     return found
-
-
-def _is_decided(
-    sizes: tuple[int, ...],
-    seed: int,
-    order: Sequence[tuple[int, int]],
-    known: Mapping[tuple[int, int], AskedPair],
-    margin: float,
-) -> bool:
-    draws = PairDraws(sizes=sizes, seed=seed, drawn=len(order))
-    return decide_now(draws, [known[request].pair for request in order], margin) is not Word.NOT_YET
 
 
 def identify_run(

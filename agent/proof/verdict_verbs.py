@@ -1,6 +1,5 @@
 """The part of `prove` that compares two arms by pairs."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,7 +114,7 @@ def prove_pairs(
     if labels is not None:
         draws, pairs = label_pairs(draws, pairs, read_labels(labels))
     if outcomes is not None:
-        asked = (replace(one, pair=pair) for one, pair in zip(found.asked, pairs, strict=True))
+        asked = (one.model_copy(update={"pair": pair}) for one, pair in zip(found.asked, pairs, strict=True))
         arms = challenger, reference
         write_outcomes(
             outcomes,

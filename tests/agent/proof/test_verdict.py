@@ -338,7 +338,8 @@ def test_outcomes_of_pairs_can_be_trained_on_and_entered_into_the_log(world: Wor
 def test_arms_that_fail_and_pairs_without_a_verdict_have_outcomes_that_say_so() -> None:
     def read(outcome: PairOutcome, **fields: Any) -> list[Mapping[str, float]]:
         pair = StoredPair(group=0, member=1, outcome=outcome, usd=(0.1, 0.2, 0), seconds=(1, 2), **fields)
-        both = AskedPair(pair, "a question", ("x", "y"), ({}, {})).list_outcomes(("small", "large"), "chat")
+        asked = AskedPair(pair=pair, question="a question", answers=("x", "y"), costs=({}, {}))
+        both = asked.list_outcomes(("small", "large"), "chat")
         return [one.scores for one in both]
 
     assert read(PairOutcome.EQUAL) == [{"judge": 0.5}, {"judge": 0.5}]
