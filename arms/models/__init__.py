@@ -13,10 +13,11 @@ from .files import (
     model_problems,
     require_whole,
 )
-from .onnx_graph import GRAPH_LIBRARIES, NoGraphError, open_graph, require_torch
+from .onnx_graph import BATCH_SIZE, GRAPH_LIBRARIES, NoGraphError, open_graph, require_torch
 
 __all__ = [
     "AGAIN",
+    "BATCH_SIZE",
     "GRAPH_LIBRARIES",
     "HASHING",
     "Backbone",

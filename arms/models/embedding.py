@@ -26,6 +26,7 @@ from armwise.arms.models.files import (
     locate,
 )
 from armwise.arms.models.onnx_graph import (
+    BATCH_SIZE,
     GRAPH_LIBRARIES,
     GRAPHS,
     TORCH_LIBRARIES,
@@ -70,14 +71,6 @@ class Backbone(BaseModel):
         ),
     )
     passage_prefix: str = Field("", description="Text put before each passage, such as `passage: `.")
-    batch_size: int = Field(
-        32,
-        ge=1,
-        description=(
-            "Number of texts that the model reads at once. Set this to 1 if the model has quantised "
-            "activations, because its vectors then depend on the batch."
-        ),
-    )
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
         description=(
@@ -224,7 +217,7 @@ def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.floa
     if backbone.runtime == "torch":
         return _TorchModel(backbone).read
     try:
-        return open_graph(backbone.model, backbone.batch_size).read
+        return open_graph(backbone.model).read
     except NoGraphError as error:
         return _TorchModel(backbone, error).read
 
@@ -260,7 +253,6 @@ class _TorchModel:
                 backbone.model,
                 own,
             )
-        self._batch_size = backbone.batch_size
         self._lock = threading.Lock()
 
     def read(self, texts: list[str], threads: int) -> NDArray[np.float32]:
@@ -271,7 +263,7 @@ class _TorchModel:
             torch.set_num_threads(threads)
             rows = self._model.encode(
                 texts,
-                batch_size=self._batch_size,
+                batch_size=BATCH_SIZE,
                 show_progress_bar=False,
                 prompt="",  # the prefix is the configuration's, not the model card's
             )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import mmap
 import os
 import subprocess
 from collections.abc import Sequence
@@ -50,6 +51,9 @@ POOLINGS = {
 }
 """Pooling by its key in the configuration; sentence-transformers 5 and later write the name itself."""
 
+BATCH_SIZE = 32
+"""Texts that a model reads at once; a batch is padded to its longest text."""
+
 Text = str | tuple[str, str]
 
 
@@ -82,13 +86,12 @@ class OnnxGraph:
     Args:
         graph: The file of the graph.
         folder: The other files of the model, as sentence-transformers or transformers write them.
-        batch_size: Texts per batch; a batch is padded to its longest text.
 
     Raises:
         NoGraphError: It reads more than tokens, or pools in a way that is not known here.
     """
 
-    def __init__(self, graph: Path, folder: Path, batch_size: int) -> None:
+    def __init__(self, graph: Path, folder: Path) -> None:
         # set before the import: onnxruntime would send telemetry, and store an id of this machine for it
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         # batches run side by side, so a thread pool in each tokenizer would only be in their way
@@ -106,7 +109,8 @@ class OnnxGraph:
         self._output = SENTENCES if SENTENCES in outputs else next(iter(outputs))
         self._pooling = _read_pooling(folder) if outputs[self._output] == 3 else None
         self._tokenizer = _open_tokenizer(folder)
-        self._batch_size = batch_size
+        # activations of a batch would be quantised together, so that a text's vector depended on the others
+        self._batch_size = 1 if _quantises(graph) else BATCH_SIZE
 
     def read(self, texts: Sequence[Text], threads: int = 1) -> NDArray[np.float32]:
         """Return one row per text, shape (n_texts, size); texts of like length share a batch."""
@@ -136,12 +140,11 @@ class OnnxGraph:
         return _pool(rows, np.asarray(columns["attention_mask"], dtype=bool)[:, :, np.newaxis], self._pooling)
 
 
-def open_graph(model: str, batch_size: int) -> OnnxGraph:
+def open_graph(model: str) -> OnnxGraph:
     """Open the graph of a model.
 
     Args:
         model: A folder, a hub name or `package:NAME/PATH`.
-        batch_size: Texts per batch.
 
     Raises:
         NoGraphError: The model has no graph that can be run.
@@ -154,9 +157,13 @@ def open_graph(model: str, batch_size: int) -> OnnxGraph:
         raise NoGraphError(f"its files include no {PLACES[0]} with a {TOKENIZER}")
     if missing := describe_missing(GRAPH_LIBRARIES):
         raise ModelNotFoundError(f"model {model!r} cannot be read: {missing}")
-    if model in GRAPHS:  # one text at a time: activations of a batch would be quantised together
-        return OnnxGraph(_quantise(graph), folder, 1)
-    return OnnxGraph(graph, folder, batch_size)
+    return OnnxGraph(_quantise(graph) if model in GRAPHS else graph, folder)
+
+
+def _quantises(graph: Path) -> bool:
+    """Return whether a graph quantises activations as it runs."""
+    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(b"DynamicQuantizeLinear") >= 0
 
 
 def _quantise(graph: Path) -> Path:

@@ -12,6 +12,7 @@ from pydantic import Field
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.indexes import vectors
 from armwise.arms.models import (
+    BATCH_SIZE,
     GRAPH_LIBRARIES,
     LocalModel,
     ModelNotFoundError,
@@ -23,9 +24,6 @@ from armwise.arms.models import (
 )
 from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.retrievers.rerank import RerankedArm, RerankParams
-
-BATCH_SIZE = 32
-"""Pairs that the model reads at once."""
 
 
 class CrossEncoderParams(RerankParams):
@@ -54,7 +52,7 @@ def open_scorer(params: CrossEncoderParams) -> ReadPairs:
     if params.runtime == "torch":
         return _TorchScorer(params).read
     try:
-        graph = open_graph(params.model, BATCH_SIZE)
+        graph = open_graph(params.model)
     except NoGraphError as error:
         return _TorchScorer(params, error).read
     _require_score(params.model, graph.read([("?", "?")]).shape[1])

