@@ -301,7 +301,7 @@ def ours(folder: Path, llm: Mapping[str, Any], *words: str) -> Iterator[Side]:
     """Start ours with a language model, and limits that refuse nobody."""
     folder.mkdir()
     port = free_port()
-    limits = {"in_flight": 256, "chats": 128, "chat_queue_s": PATIENCE_S}
+    limits = {"in_flight": 256, "chats": 128}
     args = settings(folder) | {"llm": dict(llm), "limits": limits}
     config = serve_config(
         folder, port, "armwise.agent.app:build", args, logging_config={"enable_access_log": False}

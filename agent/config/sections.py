@@ -152,16 +152,9 @@ class Limits(BaseModel):
         default=None,
         ge=1,
         description=(
-            "Maximum answers that the language model generates at once for a replica. Null means the "
-            "4 for each embedded model, and `in_flight` for others."
-        ),
-    )
-    chat_queue_s: Number = Field(
-        default=10.0,
-        gt=0,
-        description=(
-            "Seconds that a request waits while a replica generates as many answers as `chats` allows. After "
-            "that, it gets 503."
+            "Maximum answers that the language model generates at once for a replica. Up to 8 more requests "
+            "wait for 10 seconds, and others get 503. Null means 4 for each embedded model, and `in_flight` "
+            "for others."
         ),
     )
     question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")

@@ -67,6 +67,9 @@ POLL_S = 0.25
 CHAT_QUEUE = 8
 """Requests that may wait for a place of the language model."""
 
+CHAT_QUEUE_S = 10.0
+"""Seconds that they wait."""
+
 FEEDBACK_ITEMS = 1000
 """Most values of feedback on a decision or an episode, with retractions; more get 409."""
 
@@ -170,14 +173,14 @@ class Replica:
     ) -> None:
         self.clock, self.telemetry, self.gate = clock, telemetry, gate
         self.choose_code, self.deployments = choose_code, deployments
-        redact, limits = config.privacy.redactor(), config.limits
+        redact = config.privacy.redactor()
         self.redact = redact or str
         self.store = store = open_log(
             config.database_url, config.reward, clock, FEEDBACK_ITEMS, redact, answer_s=SERVING_S
         )
         self.keyring = Keyring(config.keys, clock)
         self.keyring.refresh(store)  # before the first request: without keys the service would be open
-        self.chats = Places("places of the language model", config.chats, CHAT_QUEUE, limits.chat_queue_s)
+        self.chats = Places("places of the language model", config.chats, CHAT_QUEUE, CHAT_QUEUE_S)
         self.under_way: dict[str, str | None] = {}
         self.log = GroupCommit(store)
         self.outage = LogOutage(self.log, config.log_away == "answer", clock)
@@ -218,13 +221,13 @@ class Replica:
                 recall=CountedRecall(arms.recall, telemetry, lambda arm: self.turns.known[arm].cached),
                 find_passages=arms.passages,
                 restricted=True,  # until the corpus is read
-                timeout_s=limits.arm_timeout_s,
+                timeout_s=config.limits.arm_timeout_s,
             ),
             writer=AnswerWriter(
                 models=self.models,
                 health=self.health,
                 templates=config.templates,
-                timeout_s=limits.llm_timeout_s,
+                timeout_s=config.limits.llm_timeout_s,
                 on_refusal=self._note_refusal,
             ),
             log=self.outage.limit_commits(

@@ -45,7 +45,7 @@ from tests.simulation.scheduler import EventLoop, Process, Thread, World
 LOOK_S, AGAIN_S = 0.5, 0.5
 """Pause between two looks at the health of a part, and before a part that has ended is started again."""
 
-ARM_S, WRITE_S, QUEUE_S, OVER_S = 0.5, 1.0, 0.5, 8.0
+ARM_S, WRITE_S, OVER_S = 0.5, 1.0, 8.0
 """Time limits of an arm, of the language model and of the wait for it, and how long one hangs, seconds."""
 
 
@@ -109,7 +109,6 @@ def make_document(url: str, *, at_once: bool, paced: bool) -> dict[str, Any]:
             "in_flight": IN_FLIGHT,
             "arm_timeout_s": ARM_S,
             "llm_timeout_s": WRITE_S,
-            "chat_queue_s": QUEUE_S,
         },
     }
 

@@ -35,7 +35,7 @@ async def clocked(tmp_path: Path, hands: Hands, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
     reward = {"metrics": {"thumb": {"range": [-1, 1]}}, "complete": "deadline", "wait_time": "PT5M"}
-    limits = {"arm_timeout_s": 1.0, "llm_timeout_s": 1.0, "chat_queue_s": 1.0}
+    limits = {"arm_timeout_s": 1.0, "llm_timeout_s": 1.0}
     async with Service(tmp_path, keys=keys, reward=reward, limits=limits).running() as service:
         service.client.headers["authorization"] = "Bearer a-secret"
         yield service
