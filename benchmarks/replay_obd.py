@@ -22,6 +22,7 @@ from scipy import stats
 
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
+from armwise.feedback.decisions import tabulate
 from armwise.feedback.exchange import Faults, make_rule, read_obp
 from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, evaluate
 from armwise.feedback.ope.diagnostics import diagnose
@@ -60,7 +61,7 @@ def load(folder: Path) -> Shown:
     """Read the tables of a campaign that one policy showed; columns are sorted by item."""
     faults = Faults()
     examples = list(read_obp(folder, "click", (0.0, 1.0), faults))
-    log = Log.from_examples(examples, make_rule("click", (0.0, 1.0)))
+    log = Log.from_decisions(tabulate(examples, make_rule("click", (0.0, 1.0))))
     if faults.counts or log.excluded:
         print(f"{folder}: left out {dict(faults.counts)} {dict(log.excluded)}")
     by_name = sorted(log.arms, key=lambda arm: (len(arm), arm))

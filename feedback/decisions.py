@@ -32,7 +32,6 @@ class Selection:
         since: Earliest time of the decision, seconds since the epoch, UTC.
         until: Time before which it was made, seconds since the epoch, UTC.
         versions: Versions that drew it; empty: any.
-        policies: Kinds of policy that drew it; empty: any.
         features: Values of named features of the context; a feature that it lacks counts as 0.
         prefix: Prefix of the id.
         excluded_id_part: Text whose presence in an id leaves the decision out; empty: none.
@@ -42,7 +41,6 @@ class Selection:
     since: float | None = None
     until: float | None = None
     versions: tuple[int, ...] = ()
-    policies: tuple[str, ...] = ()
     features: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
     excluded_id_part: str = ""
@@ -64,7 +62,6 @@ class Selection:
             *([f"since {format_time(self.since)}"] if self.since is not None else []),
             *([f"until {format_time(self.until)}"] if self.until is not None else []),
             *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
-            *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
             *([f"ids with {self.prefix!r} first"] if self.prefix else []),
             *([f"ids without {self.excluded_id_part!r}"] if self.excluded_id_part else []),
@@ -248,8 +245,6 @@ class Decisions:
             kept &= self.at < selection.until
         if selection.versions:
             kept &= np.isin(self.version, selection.versions)
-        if selection.policies:
-            kept &= self.draw.each(lambda key: key.policy in selection.policies)
         for name, value in selection.features.items():
             kept &= self.features[name] == value
         return kept
@@ -271,13 +266,6 @@ class Decisions:
         known = np.flatnonzero(possible & self.whole)
         possible[known] = self.p[self.start[known] + place[known]] > 0.0
         return possible
-
-    @property
-    def n_possible(self) -> Integers:
-        """Number of arms that could be drawn, shape (n,)."""
-        row = np.repeat(np.arange(len(self)), self.n_p)
-        never = np.bincount(row, ~(self.p > 0.0), minlength=len(self)).astype(np.int64)
-        return self.width - np.where(self.whole, never, 0)
 
     def distributions(self, rows: Integers, column: Mapping[str, int]) -> Floats:
         """Return distributions, with a column for each arm, shape (len(rows), n_columns).

@@ -461,7 +461,6 @@ def _find_draws(store: Store, selection: Selection, pages: Iterable[tuple[int, i
         d.decided_at >= (selection.since or 0.0),
         d.decided_at < (inf if selection.until is None else selection.until),
         *([d.version.in_(selection.versions)] if selection.versions else []),
-        *([d.policy.in_(selection.policies)] if selection.policies else []),
     )
     found = [np.zeros(0, dtype=np.int64)]
     for begin, end in pages:

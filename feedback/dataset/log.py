@@ -1,13 +1,8 @@
 """The decisions of a training log that can be evaluated, as arrays.
 
-    log = Log.from_examples(examples, rule)       from facts, one by one
-    log = Log.from_decisions(batches, selection)  from columns, such as the blocks of a `feedback.sources`
-
-Both go through three steps, in the order of this file:
-
-    Decisions    columns of decisions (`feedback.decisions`)
-    LogFilter    keeps the rows that can be evaluated, and counts the others by reason
-    Log          the kept rows
+Decisions    columns of decisions (`feedback.decisions`), such as the blocks of a `feedback.sources`
+LogFilter    keeps the rows that can be evaluated, and counts the others by reason
+Log          the kept rows; `Log.from_decisions(batches)` is all three
 """
 
 from collections import Counter, defaultdict
@@ -33,17 +28,8 @@ from armwise.feedback.arrays import (
     split,
     take_drawn,
 )
-from armwise.feedback.decisions import (
-    EVERYTHING,
-    Decisions,
-    DrawKey,
-    Selection,
-    encode,
-    format_time,
-    tabulate,
-)
-from armwise.feedback.events import ESTIMATED, LABELS, Example, Mode
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.decisions import EVERYTHING, Decisions, DrawKey, Selection, encode, format_time
+from armwise.feedback.events import ESTIMATED, LABELS, Mode
 
 # -- what can be evaluated -------------------------------------------------------------------------
 
@@ -53,8 +39,6 @@ OUTSIDE = "outside the window"
 UNSETTLED = "may still get feedback"
 
 OTHER_VERSION = "another version"
-
-OTHER_POLICY = "another policy"
 
 OTHER_FEATURES = "other features"
 
@@ -251,8 +235,6 @@ def _reasons(
         yield OUTSIDE, batch.at >= selection.until
     if selection.versions:
         yield OTHER_VERSION, ~np.isin(batch.version, selection.versions)
-    if selection.policies:
-        yield OTHER_POLICY, batch.draw.each(lambda key: key.policy not in selection.policies)
     for name, value in selection.features.items():
         yield OTHER_FEATURES, batch.features[name] != value
     for mode in (Mode.GREEDY, Mode.FORCED, Mode.CONTINUED):
@@ -516,25 +498,6 @@ class Log:
             episodes=episodes,
             users=users,
         )
-
-    @classmethod
-    def from_examples(
-        cls,
-        examples: Iterable[Example],
-        rule: RewardRule,
-        selection: Selection = EVERYTHING,
-    ) -> "Log":
-        """Return a log of the examples that a policy drew from a distribution and that have a reward.
-
-        Args:
-            examples: The training log, in order.
-            rule: The rule of their rewards.
-            selection: Which examples are selected.
-
-        Raises:
-            EmptyLogError: All examples are left out.
-        """
-        return cls.from_decisions(tabulate(examples, rule, selection), selection)
 
     @classmethod
     def from_decisions(

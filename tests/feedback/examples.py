@@ -1,6 +1,6 @@
 """Random training logs and rules, and a log in a database that has them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from armwise.feedback.dataset import Log, ProgressCallback
-from armwise.feedback.decisions import EVERYTHING, Selection
+from armwise.feedback.decisions import EVERYTHING, Selection, tabulate
 from armwise.feedback.events import (
     LABELS,
     Context,
@@ -153,6 +153,11 @@ def log_of(
     """Return what can be evaluated of a training log."""
     blocks = source.blocks(rule, selection, on_progress)
     return Log.from_decisions((decisions for decisions, _ in blocks), selection)
+
+
+def log_of_examples(examples: Iterable[Example], rule: RewardRule, selection: Selection = EVERYTHING) -> Log:
+    """Return what can be evaluated of examples."""
+    return Log.from_decisions(tabulate(examples, rule, selection), selection)
 
 
 def read_log(store: Store, rule: RewardRule, *given: Any) -> Log:

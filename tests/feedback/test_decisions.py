@@ -112,6 +112,5 @@ def test_an_arm_with_a_probability_of_zero_could_not_be_drawn() -> None:
     assert table.possible("b").tolist() == [False, True]
     assert table.possible("a").tolist() == [True, True]
     assert table.possible("c").tolist() == [False, False]
-    assert table.n_possible.tolist() == [1, 2]
     assert table.place().tolist() == [0, 0]
     assert {key.status for key in table.draw.values} <= {Status.OK, Status.ARM_FAILED}

@@ -19,14 +19,23 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_learned
 from armwise.feedback.training_log import read_examples
-from tests.feedback.examples import FEATURES, METRICS, example, read_log, some_examples, some_rule, write
+from tests.feedback.examples import (
+    FEATURES,
+    METRICS,
+    example,
+    log_of_examples,
+    read_log,
+    some_examples,
+    some_rule,
+    write,
+)
 
 RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()})
 
 SELECTIONS = (
     Selection(),
     Selection(since=2.0, until=7.5),
-    Selection(versions=(1, 2), policies=("greedy",)),
+    Selection(versions=(1, 2), features={"w=why": 1.0}),
     Selection(features={FEATURES[0]: 1.0}),
     Selection(features={FEATURES[0]: 0.0, FEATURES[1]: 0.5}),
     Selection(since=100.0),
@@ -48,7 +57,7 @@ def test_columns_say_what_facts_say(store: Store, seed: int, n: int, selection: 
     write(store, rule.join, some_examples(rng, n))
     with patch.object(columns, "CHUNK", 17), patch.object(columns, "_FEW", 3):
         in_bulk = outcome(lambda: read_log(store, rule, selection))
-    one_by_one = outcome(lambda: Log.from_examples(read_examples(store, rule.join), rule, selection))
+    one_by_one = outcome(lambda: log_of_examples(read_examples(store, rule.join), rule, selection))
     assert_same(in_bulk, one_by_one)
 
 
@@ -121,7 +130,7 @@ def test_decisions_share_episodes_and_users(store: Store) -> None:
         example(seq, episode_id=episode, user_digest=user) for seq, (episode, user) in enumerate(who, start=1)
     ]
     write(store, RULE.join, examples)
-    for log in (read_log(store, RULE), Log.from_examples(examples, RULE)):
+    for log in (read_log(store, RULE), log_of_examples(examples, RULE)):
         assert log.episodes is not None
         assert log.episodes.tolist() == [0, 0, 1, 2, 2, 3]
         assert log.users is not None
@@ -155,7 +164,7 @@ def test_facts_are_found_wherever_they_stand(store: Store, table: sa.Table, stan
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > 40))
     sizes = {"CHUNK": 17, "_SAMPLE": 3, "_SPREAD": spread, "_MAX_IDS": 2}
     with patch.multiple(columns, **sizes):
-        assert_same(read_log(store, RULE), Log.from_examples(examples[:40], RULE))
+        assert_same(read_log(store, RULE), log_of_examples(examples[:40], RULE))
 
 
 def test_a_range_is_read_at_once_and_what_stands_elsewhere_is_looked_up(store: Store) -> None:
@@ -186,7 +195,7 @@ def test_rows_are_in_the_order_of_the_training_log_however_the_database_returns_
 
     real = columns._fetch  # noqa: SLF001 - what is asked of a database has no other name
     with patch.object(columns, "_fetch", unordered):
-        assert_same(read_log(store, RULE), Log.from_examples(examples, RULE))
+        assert_same(read_log(store, RULE), log_of_examples(examples, RULE))
 
 
 @pytest.mark.parametrize("table", [t.decisions, t.executions], ids=str)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.feedback.dataset import Log
 from armwise.feedback.events import Example
 from armwise.feedback.exchange.imported import Faults
 from armwise.feedback.exchange.obp import read_obp
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
+from tests.feedback.examples import log_of_examples
 
 FOREIGN = RewardRule(metrics={"click": Metric()}, cost_weight=0.0)
 
@@ -92,7 +92,7 @@ def test_the_dataset_is_read_as_it_lies(tmp_path: Path, name: str) -> None:
 
 
 def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
-    log = Log.from_examples(read(table(tmp_path, *ROWS))[0], FOREIGN)
+    log = log_of_examples(read(table(tmp_path, *ROWS))[0], FOREIGN)
     assert not log.is_whole
     assert (log.propensity.tolist(), log.reward.tolist()) == ([0.25, 0.75], [0.0, 1.0])
     assert log.n_questions == 2

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.feedback.dataset import Log
 from armwise.feedback.events import ESTIMATED, IMPORTED, Cost
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.exchange.propensities import Frequencies
 from armwise.feedback.exchange.table import TableRow
 from armwise.feedback.jsonl import Header, read_export, write_export
+from tests.feedback.examples import log_of_examples
 from tests.feedback.exchange.traffic import (
     ARMS,
     NAMES,
@@ -74,7 +74,7 @@ def test_the_mark_survives_the_export_and_is_counted_in_the_log(tmp_path: Path) 
         write_export(examples, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
     back = list(read_export(tmp_path / "log.jsonl"))
     assert Counter(one.decision.policy for one in back) == {IMPORTED: 250, ESTIMATED: 250}
-    log = Log.from_examples(back, make_rule("reward", (0.0, 1.0)))
+    log = log_of_examples(back, make_rule("reward", (0.0, 1.0)))
     rewarded = sum(turn.reward is not None for turn in TURNS[:500:2])
     assert log.estimated == rewarded
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from armwise.feedback.dataset import Log
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import Columns, ImportRequest, ProductionLog
 from armwise.feedback.exchange.imported import make_rule
 from armwise.feedback.ope import evaluate
+from tests.feedback.examples import log_of_examples
 
 ARMS = ("small", "medium", "large")
 
@@ -99,7 +99,7 @@ def read(source: Path, form: str = "table", **options: Any) -> tuple[list[Exampl
 
 def near_the_truth(examples: Iterable[Example], most: float = 0.05, estimator: str = "ips") -> None:
     """Assert that the value of each fixed arm is near the truth: three standard errors of 3,000 rows."""
-    log = Log.from_examples(examples, make_rule("reward", (0.0, 1.0)))
+    log = log_of_examples(examples, make_rule("reward", (0.0, 1.0)))
     targets = {arm: np.tile(np.eye(len(log.arms))[log.column[arm]], (len(log), 1)) for arm in ARMS}
     found = evaluate(log, targets, np.random.default_rng(0), estimators=(estimator,), reward_model="means")
     for arm, truth in TRUTH.items():
