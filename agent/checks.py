@@ -647,12 +647,27 @@ def check_address(host: str, port: int) -> Iterator[Finding]:
         yield Finding(f"port {port} on {host} is free")
     elif _is_ours(host, port):
         yield Finding(f"an Armwise service answers on port {port} on {host}")
+        yield from _check_running(host, port)
     else:
         remedy = "stop the program that uses it, or change http_options.port in the configuration"
         yield Finding(problem + describe_owner(port), remedy)
     if (cluster := os.environ.get("RAY_ADDRESS")) and (problem := cluster_problem(cluster)):
         remedy = "start one with `ray start --head`, or unset RAY_ADDRESS to let Armwise start its own"
         yield Finding(problem, remedy)
+
+
+def _check_running(host: str, port: int) -> Iterator[Finding]:
+    """Yield what fails in the service that answers at an address, as far as it says so without a key."""
+    name, look = f"the service on port {port}", "look at its output, and at `armwise status`"
+    try:
+        ready = _get(f"{local_url(host, port)}/ready", {}, ANSWER_TIMEOUT_S).json()
+        if "error" in ready:
+            yield Finding(f"{name} is not ready: {ready['error']['message']}", look, serious=False)
+        for one in ready.get("failed", ()):
+            why = one["why"] or "`armwise status` with a key says why"
+            yield Finding(f"{name} says that something failed: {one['what']} ({why})", one["remedy"])
+    except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
+        yield Finding(f"{name} does not say whether it is ready", look, serious=False)
 
 
 def _is_ours(host: str, port: int) -> bool:

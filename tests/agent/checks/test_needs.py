@@ -211,7 +211,7 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     status, body = reply
     answering.replies.clear()
     answering.reply(ANY, body, status)
-    (found,) = checks.check_address("127.0.0.1", answering.port)
+    found, *_ = checks.check_address("127.0.0.1", answering.port)
     assert found.level == level, str(found)
     assert (f"(process {os.getpid()}) is using it" in found.what) is (level == "problem")
 
@@ -240,7 +240,30 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
     assert lines(checks.check_address(host, 8000)) == [
         f"fine: an Armwise service answers on port 8000 on {host}"
     ]
-    assert urls == [(f"http://{asked}:8000/health/decides", 3.0)]
+    assert urls == [(f"http://{asked}:8000/{path}", 3.0) for path in ("health/decides", "ready")]
+
+
+FAILED = {"what": "sources", "why": None, "remedy": "make the source readable again"}
+
+
+@pytest.mark.parametrize(
+    ("ready", "said"),
+    [
+        ({"status": "ready", "failed": []}, None),
+        (
+            {"status": "ready", "failed": [FAILED]},
+            "problem: .* something failed: sources .*; make the source",
+        ),
+        ({"error": {"code": "not_ready", "message": "loading"}}, "note: .* is not ready: loading"),
+        ([1], "note: .* does not say whether it is ready"),
+    ],
+)
+def test_what_fails_in_a_running_service_is_found(answering: Canned, ready: Any, said: str | None) -> None:
+    answering.replies.clear()
+    answering.reply("GET /health/decides", {"status": "decides"})
+    answering.reply("GET /ready", ready)
+    _, *found = lines(checks.check_address("127.0.0.1", answering.port))
+    assert [bool(re.match(said or "", line)) for line in found] == ([] if said is None else [True]), found
 
 
 @pytest.mark.parametrize("engine", ["openai", "anthropic"])
