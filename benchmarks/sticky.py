@@ -183,7 +183,7 @@ def expect(cached: Mapping[str, int], turns: float) -> dict[str, Any] | None:
         for arm, (read, _, kept) in PRICES.items()
     }
     found = {arm: more / turns for arm, more in usd.items() if more}
-    return {"usd_weight": RULE.weigh_usd(None), "usd": found} if found else None
+    return {"usd_weight": RULE.usd_weight, "usd": found} if found else None
 
 
 def run(policy: Policy, setting: str, seed: int, n: int, world: tuple[float, float, int]) -> Outcome:
@@ -198,7 +198,7 @@ def run(policy: Policy, setting: str, seed: int, n: int, world: tuple[float, flo
         raise AssertionError("what the log has is handed in")
 
     sticky = StickyStep(most, 1e9, find, get_time)
-    cache, floor = CacheStep({}, find, RULE.weigh_usd, get_time), FloorStep(Exploration(0.02))
+    cache, floor = CacheStep({}, find, RULE.usd_weight, get_time), FloorStep(Exploration(0.02))
     steps = (*([sticky] if most else ()), floor, cache)
     decider = Decider(Serving(policy, 1), steps, f"benchmark-{seed}", wait_s=1e9, clock=get_time)
     outcome = Outcome()

@@ -391,7 +391,6 @@ def tabulate(
                 rule,
                 {name: _column(x.metrics.get(name, np.nan) for x in chunk) for name in rule.metrics},
                 _costs(chunk, rule),
-                np.array([d.cost_weight for d in decisions], dtype=np.float64),
                 failed,
             ),
             has_id=np.array([selection.has_id(d.id) for d in decisions], dtype=np.bool_),
@@ -452,7 +451,6 @@ def rewards(
     rule: RewardRule,
     metrics: Mapping[str, Floats],
     cost: Mapping[str, Floats],
-    cost_weight: Floats,
     failed: Flags,
 ) -> Floats:
     """Return `RewardRule.compute_reward` of each decision, shape (n,); NaN for None.
@@ -461,24 +459,22 @@ def rewards(
         rule: The reward formula.
         metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN: missing.
         cost: The priced parts of the raw cost, shape (n,), by attribute of `Cost`.
-        cost_weight: Cost weight of each request, shape (n,); NaN: as the rule says.
         failed: Whether the drawn arm failed, shape (n,).
 
     >>> rule = RewardRule.model_validate({"metrics": {"right": {}}, "cost_weight": 0.1, "failed": 0.0})
     >>> values, steps = np.array([1.0, 1.0, np.nan, np.nan]), np.array([2.0, 2.0, 1.0, 1.0])
-    >>> weights, failed = np.array([np.nan, 0.25, np.nan, np.nan]), np.array([False, False, False, True])
-    >>> rewards(rule, {"right": values}, {"steps": steps}, weights, failed).tolist()
-    [0.8, 0.5, nan, -0.1]
+    >>> failed = np.array([False, False, False, True])
+    >>> rewards(rule, {"right": values}, {"steps": steps}, failed).tolist()
+    [0.8, 0.8, nan, -0.1]
     """
     total = cast(Any, rule.cost).total(cast(Any, Cost)(**{name: cost.get(name, 0.0) for name in _COST}))
     priced_cost = np.broadcast_to(np.float64(total), failed.shape)
-    weights = np.where(np.isnan(cost_weight), rule.cost_weight, cost_weight)
     has_value = {name: ~np.isnan(metrics[name]) for name in rule.metrics}
     column = np.full(failed.shape, np.nan)
     for rows in _alike([failed, *has_value.values()]):
         values = {name: metrics[name][rows] for name, some in has_value.items() if some[rows[0]]}
         lost = bool(failed[rows[0]])
-        reward = rule.formula(values, priced_cost[rows], weights[rows], failed=lost, arithmetic=COLUMNS)
+        reward = rule.formula(values, priced_cost[rows], failed=lost, arithmetic=COLUMNS)
         if reward is not None:
             column[rows] = reward
     return column

@@ -184,7 +184,6 @@ class Decision:
             continues.
         request_digest: Distinguishes a retry from another request under the same id; empty when unused.
         deferred: Whether it counts only once its answer was shown, as `ACTIVATION` feedback reports.
-        cost_weight: Quality that the request gives up for one unit of priced cost; None: as the rule says.
         masked: Why each live arm that was not eligible was left out; empty for a forced arm or a label.
         steps: What each optional step of the turn did, by its name: a JSON object that the same step reads
             again to recompute the distribution.
@@ -208,7 +207,6 @@ class Decision:
     episode_id: str | None = None
     request_digest: str = ""
     deferred: bool = False
-    cost_weight: float | None = None
     masked: Mapping[str, str] = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trace: str = ""

@@ -352,9 +352,7 @@ def _list_numbers(document: Any) -> Iterator[float]:
 
 
 def _out_of_range(example: Example) -> Iterator[str]:
-    d, cost = example.decision, example.cost
-    if not 0.0 <= (d.cost_weight or 0.0) < math.inf:
-        yield f"decision.cost_weight is {d.cost_weight}; it must be finite and not below 0"
+    cost = example.cost
     for name in cost.__slots__:
         if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
             yield f"cost.{name} is {spent}; it must be finite and not below 0"

@@ -683,7 +683,7 @@ class RewardRule(BaseModel):
     def compute_learned_cost(self, example: Example) -> float:
         """Return what the learned reward lost to costs, before it was clipped."""
         total = self.price(example.cost, example.tokens_by_model, example.turns)
-        return self._weight(example.decision.cost_weight) * (total - self._price_misses(example))
+        return self.cost_weight * (total - self._price_misses(example))
 
     def _price_misses(self, example: Example) -> float:
         return self.cost.usd * example.decision.miss_usd / example.turns
@@ -691,20 +691,16 @@ class RewardRule(BaseModel):
     def _reward(self, example: Example, missed: float) -> float | None:
         """Return the reward of a joined decision without a part of its priced cost."""
         total = self.price(example.cost, example.tokens_by_model, example.turns) - missed
-        weight = example.decision.cost_weight
-        return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
+        return self.formula(example.metrics, total, failed=example.failed, arithmetic=NUMBERS)
 
-    def weigh_usd(self, cost_weight: float | None) -> float:
-        """Return how much reward a dollar costs with this cost weight; None: as the rule says.
+    @property
+    def usd_weight(self) -> float:
+        """How much reward a dollar costs.
 
-        >>> rule = RewardRule(cost=Prices(usd=2.0), cost_weight=0.5)
-        >>> rule.weigh_usd(None), rule.weigh_usd(3.0)
-        (1.0, 6.0)
+        >>> RewardRule(cost=Prices(usd=2.0), cost_weight=0.5).usd_weight
+        1.0
         """
-        return self._weight(cost_weight) * self.cost.usd
-
-    def _weight(self, of_request: N | float | None) -> N | float:
-        return self.cost_weight if of_request is None or self.cost_weight == 0.0 else of_request
+        return self.cost_weight * self.cost.usd
 
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times an already priced cost, clipped.
@@ -712,13 +708,12 @@ class RewardRule(BaseModel):
         >>> RewardRule(cost_weight=0.5).net(1.0, 1.0), RewardRule(cost_weight=0.5).net(1.0, 9.0)
         (0.5, -1.0)
         """
-        return self._net(quality, priced_cost, self.cost_weight, NUMBERS)
+        return self._net(quality, priced_cost, NUMBERS)
 
     def formula(
         self,
         values: Mapping[str, N],
         priced_cost: N,
-        cost_weight: N | float | None = None,
         *,
         failed: bool,
         arithmetic: Arithmetic[N],
@@ -728,8 +723,6 @@ class RewardRule(BaseModel):
         Args:
             values: Aggregated value of each metric that has one.
             priced_cost: The result of `Prices.total`.
-            cost_weight: Cost weight of the requests; None: as the rule says. If the rule's weight is 0, cost
-                is ignored in any case.
             failed: Whether the drawn arm failed.
             arithmetic: Arithmetic of numbers, or of columns.
 
@@ -737,8 +730,7 @@ class RewardRule(BaseModel):
             The reward; None if the rule declares none for these values.
         """
         quality = self.failed if failed else self._quality(values, arithmetic)
-        weight = self._weight(cost_weight)
-        return None if quality is None else self._net(quality, priced_cost, weight, arithmetic)
+        return None if quality is None else self._net(quality, priced_cost, arithmetic)
 
     def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:
         declared = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
@@ -747,5 +739,5 @@ class RewardRule(BaseModel):
         weighted = [m.weight * m.scale(value, arithmetic) for m, value in declared]
         return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in declared)
 
-    def _net(self, quality: N | float, priced_cost: N, weight: N | float, arithmetic: Arithmetic[N]) -> N:
-        return arithmetic.clip(quality - weight * priced_cost, *self.clip)
+    def _net(self, quality: N | float, priced_cost: N, arithmetic: Arithmetic[N]) -> N:
+        return arithmetic.clip(quality - self.cost_weight * priced_cost, *self.clip)

@@ -577,7 +577,7 @@ def _about_decisions() -> list[sa.ColumnElement[Any]]:
         sa.func.coalesce(d.question_digest, d.id).label("question"),
         sa.func.coalesce(d.episode_id, d.id).label("episode"),
         sa.func.coalesce(d.user_digest, d.id).label("user"),
-        *(d.decided_at, d.version, d.propensity, d.cost_weight),
+        *(d.decided_at, d.version, d.propensity),
     ]
 
 
@@ -658,7 +658,6 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
             rule,
             _numbers(_parse(columns["metrics"]), tuple(rule.metrics), np.nan),
             _costs(columns, rule),
-            columns["cost_weight"],
             draw.each(lambda key: key.failed),
         ),
         has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),

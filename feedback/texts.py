@@ -28,7 +28,7 @@ FORM = (
 )
 """Names of all features of the form of a question."""
 
-OURS = frozenset((*FORM, "cost_weight", "position", ROUTER, SIMILARITY))
+OURS = frozenset((*FORM, "position", ROUTER, SIMILARITY))
 """Names of features that are free of texts of callers: an erasure keeps them."""
 
 _PSEUDONYM = re.compile("#[0-9a-f]{16}")

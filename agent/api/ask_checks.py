@@ -12,7 +12,6 @@ from armwise.agent.access import Caller
 from armwise.agent.api import sessions
 from armwise.agent.api.schemas import AgentOptions, Incumbent
 from armwise.agent.config import DIALS
-from armwise.agent.policies import FeatureSpec
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask
@@ -87,7 +86,6 @@ def check_ask(
         explore=options.explore,
         context=check_context(options.context, replica, "agent.context"),
         steps=read_incumbent(replica, options.incumbent, "agent.incumbent"),
-        cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         dial=dial,
         episode_id=sessions.choose_episode(
             replica, caller, options.episode_id, session, dial, has_tools=has_tools
@@ -215,20 +213,6 @@ def check_context(context: Context, replica: Replica, within: str) -> Context:
 def redact_context(context: Context, replica: Replica) -> Context:
     """Return a context with its text values redacted."""
     return {key: replica.redact(value) if isinstance(value, str) else value for key, value in context.items()}
-
-
-def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
-    """Check that a cost weight is in the configured range, and return it. Raises AskError."""
-    if weight is None:
-        return None
-    if features.cost_weights is None:
-        message = "no request may name a cost weight here: `features.cost_weights` has no range"
-        raise asking.InvalidAskError(message, "agent.cost_weight")
-    low, high = features.cost_weights
-    if not low <= weight <= high:
-        message = f"cost_weight is {weight:g}; a number from {low:g} to {high:g} was expected"
-        raise asking.InvalidAskError(message, "agent.cost_weight")
-    return weight
 
 
 COST_WEIGHT = "X-Armwise-Cost-Weight"

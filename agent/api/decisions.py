@@ -218,7 +218,6 @@ class DecisionRecord(Chosen):
     )
     decided_at: Time
     floor: float | None
-    cost_weight: float | None
     deferred: bool
     activated: bool
     budget: DecisionBudget | None
@@ -589,7 +588,6 @@ def document(
         draw_id=logged.draw_id,
         decided_at=logged.decided_at,
         floor=logged.floor,
-        cost_weight=logged.cost_weight,
         deferred=logged.deferred,
         activated=any(item.kind is FeedbackKind.ACTIVATION for item in record.feedback),
         budget=construct(DecisionBudget, price=budget["price"], expected_costs=dict(budget["costs"]))

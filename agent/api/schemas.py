@@ -172,7 +172,6 @@ class AgentOptions(Request):
     context: dict[Text, ContextValue] = Field(default_factory=dict, max_length=64)
     allowed_arms: Annotated[list[Name], Field(max_length=1000)] | None = None
     excluded_arms: list[Name] = Field(default_factory=list, max_length=1000)
-    cost_weight: Annotated[Finite, Field(ge=0)] | None = None
     explore: StrictBool = True
     filters: Filters = Field(
         default=None,

@@ -111,7 +111,6 @@ class Options(TypedDict, total=False):
         excluded_arms: Arms to leave out.
         explore: False takes the most probable arm.
         defer_activation: Whether the decision counts only once its answer is reported as shown.
-        cost_weight: Quality given up for a unit of priced cost.
         filters: Filter on the metadata of passages, in the form of OpenAI's vector stores.
         groups: A subset of the key's groups, such as those of the user.
         key: Idempotency key; by default a new one.
@@ -124,7 +123,6 @@ class Options(TypedDict, total=False):
     excluded_arms: Sequence[str]
     explore: bool
     defer_activation: bool
-    cost_weight: float
     filters: Mapping[str, Any]
     groups: Sequence[str]
     key: str

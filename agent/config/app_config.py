@@ -469,7 +469,7 @@ class AppConfig(BaseModel):
     def _check_prices(self) -> "AppConfig":
         """Check that the price of each model is known where the configuration counts dollars."""
         reason = ""
-        if self.reward.weigh_usd(None) > 0.0:
+        if self.reward.usd_weight > 0.0:
             reason = "the reward weighs dollars (`reward.cost.usd`)"
         elif self.budget is not None and self.budget.unit == "usd":
             reason = "the budget is in dollars (`budget.usd_per_request`)"
@@ -521,11 +521,6 @@ class AppConfig(BaseModel):
         if (least := self.limits.answer_s) >= self.reward.wait_s:
             raise ValueError(
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
-            )
-        if self.features.cost_weights is not None and self.reward.cost_weight == 0.0:
-            raise ValueError(
-                f"features.cost_weights {list(self.features.cost_weights)}: with reward.cost_weight 0, cost "
-                "counts in no reward; declare the weight of a request that names none, above 0"
             )
         if (metric := self.reward.signals.get(Signal.CHECK)) is not None:
             graph = ArmGraph(self.arms)
@@ -599,7 +594,7 @@ class AppConfig(BaseModel):
     @property
     def prices_caches(self) -> bool:
         """Whether draws count what engines lack in their caches."""
-        return self.reward.weigh_usd(None) > 0.0 and any(
+        return self.reward.usd_weight > 0.0 and any(
             llm_catalog.find_prices(spec).usd_per_kilotoken_cached is not None
             for spec in self.models.values()
         )

@@ -106,7 +106,7 @@ class EvaluationRequest(BaseModel):
     )
     cost_weight: Amount | None = Field(
         default=None,
-        description="Cost weight instead of the configured one. A request's own cost weight stays.",
+        description="Cost weight instead of the configured one.",
     )
     cost: dict[Literal["steps", "kilotokens", "seconds", "usd"], Amount] = Field(
         default_factory=dict, description="Prices instead of the configured ones. Others stay as they are."

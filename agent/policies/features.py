@@ -13,14 +13,13 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.profile import ProfileSpec
 from armwise.arms.tokenizer import split_words
 from armwise.feedback.events import ROUTER, Context
 from armwise.feedback.texts import FORM as FORM
 from armwise.feedback.texts import QUESTION_WORDS, compress
-from armwise.number import Number
 
 DIGIT = re.compile(r"\d")
 
@@ -88,22 +87,6 @@ class FeatureSpec(BaseModel):
             "is a feature of the arm. Policies without router scores start from it."
         ),
     )
-    cost_weights: tuple[Number, Number] | None = Field(
-        default=None,
-        description=(
-            "Range within which a request may set its own cost weight. The weight is then also a feature. "
-            "If null, Armwise refuses requests that set a weight."
-        ),
-    )
-
-    @model_validator(mode="after")
-    def _has_a_range(self) -> "FeatureSpec":
-        if (
-            self.cost_weights is not None
-            and not 0.0 <= self.cost_weights[0] < self.cost_weights[1] < math.inf
-        ):
-            raise ValueError(f"cost_weights {list(self.cost_weights)}: two numbers from 0 on, rising")
-        return self
 
 
 def describe(
@@ -113,7 +96,6 @@ def describe(
     embedding: NDArray[np.float32] | None = None,
     extra: Mapping[str, float | str | bool] | None = None,
     arms: Mapping[str, Mapping[str, float]] | None = None,
-    cost_weight: float | None = None,
 ) -> Context:
     """Return the context of a question.
 
@@ -124,8 +106,6 @@ def describe(
         extra: The caller's features: a number becomes a feature of that name, after `compress`; a text or a
             boolean becomes the feature `key=value`. They replace computed features of the same name.
         arms: Features of each arm, passed on unchanged.
-        cost_weight: Quality that the request gives up for one unit of priced cost. If `spec` has a range for
-            it, it becomes a feature that is 0 and 1 at the ends of the range.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -141,9 +121,6 @@ def describe(
         features |= form(question)
     if extra:
         features |= dict(_name_feature(key, value) for key, value in extra.items())
-    if spec.cost_weights is not None and cost_weight is not None:
-        low, high = spec.cost_weights
-        features["cost_weight"] = (cost_weight - low) / (high - low)
     dense = _dense(embedding, spec.embedding) if spec.embedding else ()
     return Context(question, features, dense, arms or {})
 

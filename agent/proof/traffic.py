@@ -106,7 +106,9 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
     examples = (example for example in read_export(path) if example.decision.policy != LABELS)
     parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
     if not parts:
-        raise NoTrafficError(f"{source or path}: it has no decision")
+        raise NoTrafficError(
+            f"{source or path}: it has no decision that is learned; others may still get feedback"
+        )
     name, file = (source or path.name)[:NAME_CHARS], ExportSource(path)
     doubt, before = find_doubt(file, rule, EVERYTHING, on_progress), file.settled.before
     return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)

@@ -235,7 +235,6 @@ class Replica:
             ),
             keeps_answers=self.outage.answers,
             features=config.features,
-            cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
             charge=self._charge,
         )

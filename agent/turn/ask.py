@@ -69,7 +69,6 @@ class Ask:
         excluded: Arms to leave out.
         explore: False takes the most probable arm; recorded as greedy.
         context: The caller's features of the question, by name.
-        cost_weight: Quality given up for a unit of priced cost; None: the reward's.
         dial: The same in the draw alone, and not in the reward; None: as there.
         episode_id: Id of the conversation that the turn belongs to; stored and returned.
         request_digest: Distinguishes a retry from another request under the same id.
@@ -96,7 +95,6 @@ class Ask:
     excluded: frozenset[str] = frozenset()
     explore: bool = True
     context: Mapping[str, float | str | bool] = field(default_factory=dict)
-    cost_weight: float | None = None
     dial: float | None = None
     episode_id: str | None = None
     request_digest: str = ""

@@ -35,8 +35,6 @@ def build_context(
     embeddings: Embeddings,
     arms: Mapping[str, ArmInfo],
     extra: Mapping[str, float | str | bool] | None = None,
-    *,
-    cost_weight: float,
 ) -> Context:
     """Return the context of a question, the same in a turn and for a label of a warm start.
 
@@ -46,7 +44,6 @@ def build_context(
         embeddings: Embeddings of the question, by the backbones that `spec` names.
         arms: The live arms.
         extra: The caller's features.
-        cost_weight: Cost weight of the request.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -63,7 +60,6 @@ def build_context(
         embedding=embeddings[spec.embedding.backbone] if spec.embedding else None,
         extra=extra,
         arms=of_arms,
-        cost_weight=cost_weight,
     )
 
 
@@ -260,7 +256,6 @@ class Decider:
             request_digest=ask.request_digest,
             user_digest=ask.user_digest,
             asked_by=ask.asked_by,
-            cost_weight=ask.cost_weight,
             trace=tracing.traceparent(),
             steps=draft.records,
             **drawn,

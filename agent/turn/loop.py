@@ -63,7 +63,6 @@ class TurnLoop:
         writer: Writes answers.
         log: Where facts are committed.
         features: Which features a context has.
-        cost_weight: Cost weight of requests that set none.
         fallback: Arm that answers when the drawn one fails.
         former: Arms that were live before, for repeats of requests that they answered.
         keeps_answers: Whether an answer whose decision is durable stands although its end cannot be logged.
@@ -78,7 +77,6 @@ class TurnLoop:
     writer: AnswerWriter
     log: FactLog
     features: FeatureSpec
-    cost_weight: float = 0.0
     fallback: str | None = None
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     keeps_answers: bool = False
@@ -235,10 +233,7 @@ class TurnLoop:
         readers = (self.features.embedding, self.features.similarity, *scorers)
         backbones = frozenset(reader.backbone for reader in readers if reader is not None)
         embeddings = await self.searcher.embed_within(ask.question, backbones) if backbones else {}
-        weight = self.cost_weight if ask.cost_weight is None else ask.cost_weight
-        context = build_context(
-            ask.question, self.features, embeddings, arms, ask.context, cost_weight=weight
-        )
+        context = build_context(ask.question, self.features, embeddings, arms, ask.context)
         draft = self.decider.draft(ask, arms, context, serving, restricted=self.searcher.restricted)
         return self._query(ask, context, embeddings), draft
 

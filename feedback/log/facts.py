@@ -39,7 +39,6 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
             **({"trace": d.trace} if d.trace else {}),
         },
         "steps": d.steps,
-        "cost_weight": d.cost_weight,
         "user_digest": d.user_digest,
         "erased": erased,
         "draw_id": d.draw_id,

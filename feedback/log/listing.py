@@ -228,7 +228,7 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     return (
         sa.select(
-            *(d.id, d.seq, d.cost_weight, e.served, e.status, *COST),
+            *(d.id, d.seq, e.served, e.status, *COST),
             *(sa.cast(c, sa.Text).label(c.name) for c in (e.tokens_by_model, x.metrics, x.turns)),
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
@@ -246,7 +246,7 @@ def _read_outcome(row: Any, rule: RewardRule) -> tuple[int, float | None, tuple[
     tokens_by_model, reward = read_tokens(loads(row.tokens_by_model or "null")), None
     if row.metrics is not None:
         spent, failed = (loads(row.turns or "null"), cost, tokens_by_model), row.status in ARM_FAILURES
-        reward = compute_reward(rule, *spent, row.metrics, row.cost_weight, failed=failed)
+        reward = compute_reward(rule, *spent, row.metrics, failed=failed)
     priced = rule.price(cost, tokens_by_model)
     return row.seq, reward, (row.served, Status(row.status), priced, reward, cost, tuple(tokens_by_model))
 

@@ -160,7 +160,6 @@ DECISION = (
     t.decisions.c.request_digest,
     t.decisions.c.draw_id,
     t.decisions.c.deferred,
-    t.decisions.c.cost_weight,
     _text(t.decisions.c.steps),
     t.decisions.c.erased,
     t.decisions.c.asked_by,
@@ -181,7 +180,7 @@ WITHOUT_FEATURES: tuple[sa.ColumnElement[Any], ...] = (
 def read_decision(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, texts, features, arms, probabilities, drawn, policy, version, mode, *rest = row
-    decided_at, deadline, episode_id, request_digest, draw_id, deferred, cost_weight, *rest = rest
+    decided_at, deadline, episode_id, request_digest, draw_id, deferred, *rest = rest
     steps, erased, asked_by = rest
     stored = loads(features)
     return Decision(
@@ -198,7 +197,6 @@ def read_decision(row: Sequence[Any]) -> Decision:
         episode_id,
         request_digest,
         deferred,
-        cost_weight,
         stored.get("masked", {}),
         loads(steps),
         stored.get("trace", ""),
@@ -361,7 +359,6 @@ def compute_reward(
     cost: Cost,
     tokens_by_model: Mapping[str, Sequence[float]] | None,
     metrics: str,
-    weight: float | None,
     *,
     failed: bool,
 ) -> float | None:
@@ -373,8 +370,7 @@ def compute_reward(
         cost: Cost of the decision.
         tokens_by_model: Tokens of the decision.
         metrics: Aggregated values by metric, as JSON.
-        weight: Quality that the request gives up for a unit of cost; None: as the rule says.
         failed: Whether the drawn arm failed.
     """
     total = rule.price(*read_spending(turns, cost, tokens_by_model))
-    return rule.formula(loads(metrics), total, weight, failed=failed, arithmetic=NUMBERS)
+    return rule.formula(loads(metrics), total, failed=failed, arithmetic=NUMBERS)

@@ -117,7 +117,6 @@ decisions = Table(
     Column("probabilities", JSON, nullable=False),
     Column("features", JSON, nullable=False),
     Column("steps", JSON, nullable=False),
-    Column("cost_weight", Setting()),
     Column("user_digest", String(64)),
     Column("erased", _SEQ),
     Column("draw_id", String(128)),

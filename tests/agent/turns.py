@@ -35,7 +35,7 @@ SEARCHING = {
     "arm_timeout_s": "timeout_s",
 }
 WRITING = {"templates": "templates", "llm_timeout_s": "timeout_s", "on_refusal": "on_refusal"}
-LOOP = ("cost_weight", "fallback", "former", "keeps_answers", "charge", "is_followed")
+LOOP = ("fallback", "former", "keeps_answers", "charge", "is_followed")
 
 
 def make_decider(

@@ -139,7 +139,6 @@ def _some_example(rng: np.random.Generator, seq: int) -> Example:
         policy=["greedy", "vowpal", "vowpal", LABELS][rng.integers(4)],
         version=int(rng.integers(4)),
         decided_at=float(rng.uniform(0.0, 9.0)),
-        cost_weight=[None, None, 0.0, 0.7][rng.integers(4)],
         episode_id=[None, "e", "f"][rng.integers(3)],
     )
 

@@ -220,7 +220,6 @@ BELOW_0 = "it must be finite and not below 0"
                 ('"own":{"any":[1e999]}', "decision.steps must be finite, got inf"),
             )
         ),
-        (put('"cost_weight":null', '"cost_weight":-0.5'), f"decision.cost_weight is -0.5; {BELOW_0}"),
         (put('"steps":1,', '"steps":-1,'), f"cost.steps is -1; {BELOW_0}"),
         (put('"usd":0.001', '"usd":1e999'), "cost.usd is inf"),
         *(

@@ -1,7 +1,6 @@
 """Reward: raw values and a raw cost vector become one number, by a rule that is declared."""
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -206,7 +205,7 @@ def test_without_feedback_quality_is_the_default() -> None:
 def test_a_value_counts_by_its_place_in_its_range(metric: Metric, places: dict[float, float]) -> None:
     rule, n = RewardRule(metrics={"m": metric}, cost_weight=0.0), len(places)
     assert {value: rule.quality({"m": value}) for value in places} == pytest.approx(places)
-    columns = rewards(rule, {"m": np.array([*places])}, {}, np.full(n, np.nan), np.full(n, False))
+    columns = rewards(rule, {"m": np.array([*places])}, {}, np.full(n, False))
     assert columns.tolist() == [rule.reward({"m": value}, Cost()) for value in places]
 
 
@@ -229,7 +228,7 @@ def test_a_failed_arm_earns_what_is_declared_for_it(failed: float | None, reward
     assert rule.compute_reward(lost) == reward
     assert rule.compute_reward(silent) == 0.25
     none = np.full(2, np.nan)
-    columns = rewards(rule, {"right": none}, {"steps": np.ones(2)}, none, np.array([True, False]))
+    columns = rewards(rule, {"right": none}, {"steps": np.ones(2)}, np.array([True, False]))
     np.testing.assert_array_equal(columns, [np.nan if reward is None else reward, 0.25])
 
 
@@ -284,13 +283,6 @@ def test_the_reward_is_quality_minus_weighted_cost() -> None:
     assert RULE.reward({"right": 1.0}, Cost(steps=3)) == pytest.approx(0.7)
     free = RULE.model_copy(update={"cost_weight": 0.0})
     assert free.reward({"right": 1.0}, Cost(steps=3)) == 1.0
-    asked = example(metrics={"right": 1.0}, cost=Cost(steps=3))
-    asked = replace(asked, decision=replace(asked.decision, cost_weight=0.25))
-    assert RULE.compute_reward(asked) == pytest.approx(0.25)
-    assert free.compute_reward(asked) == 1.0, "with a weight of 0, cost counts in no reward"
-    columns = {"right": np.ones(1), "thumb": np.full(1, np.nan), "seconds": np.full(1, np.nan)}
-    weight, fine = np.full(1, 0.25), np.array([False])
-    assert rewards(free, columns, {"steps": np.full(1, 3.0)}, weight, fine).tolist() == [1.0]
 
 
 @pytest.mark.parametrize(("steps", "reward"), [(0, 0.5), (1, 0.5), (4, -0.5), (9, -0.5)])

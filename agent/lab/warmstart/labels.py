@@ -634,7 +634,7 @@ def make_contexts(
         embeddings = _embed(config, backbone, texts, on_progress, scored)
         vectors = [{**row, **more} for row, more in zip(vectors, embeddings, strict=True)]
     contexts = [
-        build_context(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
+        build_context(text, config.features, embedding, arms)
         for text, embedding in zip(texts, vectors, strict=True)
     ]
     if scored is None:

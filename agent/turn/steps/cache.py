@@ -37,7 +37,7 @@ class CacheStep(TurnStep):
     Args:
         models: Language models by name.
         find_turns: Returns turns of a conversation.
-        weigh_usd: Reward that a dollar costs a request with a weight of cost, None for one that names none.
+        usd_weight: Reward that a dollar costs.
         clock: Seconds since the epoch.
     """
 
@@ -47,11 +47,11 @@ class CacheStep(TurnStep):
         self,
         models: Mapping[str, LanguageModel],
         find_turns: FindTurns,
-        weigh_usd: Callable[[float | None], float],
+        usd_weight: float,
         clock: Callable[[], float],
     ) -> None:
         self._models, self._find_turns = models, find_turns
-        self._weigh_usd, self._clock = weigh_usd, clock
+        self._usd_weight, self._clock = usd_weight, clock
 
     @classmethod
     def build(cls, service: Any) -> Self | None:
@@ -59,7 +59,7 @@ class CacheStep(TurnStep):
         config = service.config
         if not config.prices_caches:
             return None
-        return cls(service.models, service.find_turns, config.reward.weigh_usd, service.clock)
+        return cls(service.models, service.find_turns, config.reward.usd_weight, service.clock)
 
     async def read(self, draft: Draft) -> StepRecord | None:
         """Return what arms cost more in this turn of a conversation; None: no arm does."""
@@ -67,14 +67,13 @@ class CacheStep(TurnStep):
         goes_on = ask.episode_id is not None and bool(ask.messages) and not ask.external
         if not goes_on or not draft.is_open or draft.kept_arm is not None:
             return None
-        usd_weight = self._weigh_usd(ask.cost_weight)
         arms = {name: draft.arms[name] for name in draft.names}
         asked = (self._models.get(info.answering.llm) for info in arms.values())
-        if not usd_weight or not any(model is not None and model.caches for model in asked):
+        if not any(model is not None and model.caches for model in asked):
             return None
         turns = await self._find_turns(ask.episode_id or "")
         usd = expect_misses(ask, turns, arms, self._models, self._clock())
-        return {"usd_weight": usd_weight, "usd": {arm: more / TURNS for arm, more in usd.items()}}
+        return {"usd_weight": self._usd_weight, "usd": {arm: more / TURNS for arm, more in usd.items()}}
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the dollars that each arm costs more, and the reward that a dollar costs."""

@@ -43,9 +43,8 @@ class DialStep(TurnStep):
         ask = draft.ask
         if ask.dial is None:
             return None
-        usual = self._rule.cost_weight if ask.cost_weight is None else ask.cost_weight
         costs = {name: self._expect_cost(ask, draft.arms[name]) for name in draft.names}
-        return {"cost_weight": ask.dial, "more": ask.dial - usual, "costs": costs}
+        return {"cost_weight": ask.dial, "more": ask.dial - self._rule.cost_weight, "costs": costs}
 
     def _expect_cost(self, ask: Ask, info: ArmInfo) -> float:
         """Return what an answer of an arm costs, at the prices of the reward, as far as prices say."""

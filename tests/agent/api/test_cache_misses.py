@@ -214,13 +214,6 @@ async def test_models_of_anthropics_protocol_say_what_they_cache(tmp_path: Path)
     service.close()
 
 
-async def test_the_weight_of_a_request_counts(tmp_path: Path) -> None:
-    async with serve(tmp_path, features={"cost_weights": [1.0, 100.0]}).running() as service:
-        await ask(service, 0, "arm/small")
-        agent = {"episode_id": "talk", "cost_weight": 50.0}
-        assert (await ask(service, 1, agent=agent))["cache_misses"]["usd_weight"] == 50.0
-
-
 @pytest.mark.slow
 async def test_the_log_of_conversations_is_sound_and_gives_the_same_policy_again(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)

@@ -64,18 +64,6 @@ AT_LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         "have 4097 bytes; at most 4096 are read",
     ),
     (
-        "/v1/retrieve",
-        {"query": "q", "agent": {"cost_weight": 0.5}},
-        {"agent": {"cost_weight": 0.51}},
-        "cost_weight is 0.51; a number from 0.1 to 0.5",
-    ),
-    (
-        "/v1/retrieve",
-        {"query": "q", "agent": {"cost_weight": 0.1}},
-        {"agent": {"cost_weight": 0.09}},
-        "cost_weight is 0.09; a number from 0.1 to 0.5",
-    ),
-    (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "q"}], "max_tokens": 300},
         {"max_tokens": 301},
@@ -93,7 +81,7 @@ async def test_a_value_at_a_limit_is_served_and_one_beyond_not(
         "completion_tokens": 300,
         "body_bytes": 8192,
     }
-    async with Service(tmp_path, limits=limits, features={"cost_weights": [0.1, 0.5]}).running() as service:
+    async with Service(tmp_path, limits=limits).running() as service:
         for path, body, beyond, message in AT_LIMITS:
             with subtests.test(message):
                 served = await service.client.post(path, json=body)

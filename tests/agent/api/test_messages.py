@@ -399,7 +399,6 @@ async def test_tokens_are_counted_without_a_decision(coding: Service) -> None:
         ({"tool_choice": {"type": "tool"}}, "invalid_value", "tool_choice"),
         ({"messages": [{"role": "user", "content": ""}]}, "invalid_value", "messages"),
         ({"messages": ["q"]}, "invalid_value", "messages.0"),
-        ({"agent": {"cost_weight": 2}}, "invalid_value", "agent.cost_weight"),
         ({"agent": {"unknown": 2}}, "invalid_request", "agent.unknown"),
     ],
 )

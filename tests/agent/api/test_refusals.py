@@ -228,7 +228,7 @@ NOT_STRICT: list[tuple[str, str, dict[str, Any], str]] = [
     ("PATCH", "/v1/arms/bm25", {"enabled": "true"}, "enabled"),
     ("POST", AN_ANSWER, CHAT | {"temperature": True}, "temperature"),
     ("POST", AN_ANSWER, CHAT | {"seed": True}, "seed"),
-    ("POST", AN_ANSWER, CHAT | {"agent": {"cost_weight": True}}, "agent.cost_weight"),
+    ("POST", AN_ANSWER, CHAT | {"agent": {"explore": 1}}, "agent.explore"),
     ("POST", "/v1/retrieve", {"query": "x", "k": "3"}, "k"),
     ("POST", "/v1/evaluations", {"gate": 1}, "gate"),
     ("POST", "/v1/evaluations", {"seed": True}, "seed"),

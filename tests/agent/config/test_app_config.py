@@ -563,14 +563,6 @@ def test_grades_and_the_metric_that_they_become_need_each_other() -> None:
     parse({**CONFIG, "observations": {"judge": 0.1}, "reward": reward})
 
 
-def test_requests_cannot_weigh_a_cost_that_counts_in_no_reward() -> None:
-    document = changed("reward/cost_weight", 0.0) | {"features": {"cost_weights": [0.0, 0.5]}}
-    said = complaint(document)
-    assert "features.cost_weights [0.0, 0.5]: with reward.cost_weight 0, cost counts in no reward" in said
-    document["reward"]["cost_weight"] = 0.1
-    assert parse(document).reward.cost_weight == 0.1
-
-
 def test_each_source_has_the_chunking_of_its_corpus() -> None:
     short = {"words": 100, "overlap": 20}
     one = parse({**CONFIG, "corpus": {"name": "docs", "source": "docs", "chunking": short}})

@@ -17,8 +17,8 @@ from armwise.feedback.events import Cost, Decision
 from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import prices
-from armwise.feedback.training_log import read_examples, take_epoch
-from tests.agent.asking import ask, forced, look_up, refused, tell
+from armwise.feedback.training_log import take_epoch
+from tests.agent.asking import forced, look_up, tell
 from tests.agent.fakes import Service
 from tests.feedback.conftest import decision, execution
 
@@ -190,45 +190,6 @@ def test_a_keeper_that_was_superseded_publishes_nothing(log_url: str) -> None:
         with pytest.raises(SupersededError):
             keeper.step()
         assert prices.latest(store, budget) == published
-
-
-async def test_a_cost_weight_is_a_feature_and_makes_the_reward(
-    tmp_path: Path,
-) -> None:
-    features = {"cost_weights": [0.0, 0.5]}
-    async with a_service(tmp_path, budget=None, features=features).running() as service:
-        wanted = {"cost_weight": 0.25, "return": ["decision"]}
-        ours = (await look_up(service, agent=wanted)).json()["agent"]
-        assert ours["features"]["cost_weight"] == 0.5
-        plain = (await ask(service, agent={"return": ["decision"]})).json()["agent"]
-        assert plain["features"]["cost_weight"] == pytest.approx(0.2)
-        for one, weight in ((ours, 0.25), (plain, 0.1)):
-            await tell(service, one["decision_id"], 0.5)
-            body = (await service.client.get(f"/v1/decisions/{one['decision_id']}")).json()
-            quality = 0.75  # of 0.5 in [-1, 1]
-            assert body["reward"] == pytest.approx(max(-1.0, quality - weight * one["cost"]["steps"]))
-            assert body["cost_weight"] == (weight if one is ours else None)
-        await service.learn()
-        store, rule = service.replica.store, service.config.reward
-        rewards = [rule.compute_reward(example) for example in read_examples(store, rule.join)]
-        steps = [one["cost"]["steps"] for one in (ours, plain)]
-        assert rewards == pytest.approx([0.75 - 0.25 * steps[0], 0.75 - 0.1 * steps[1]])
-
-
-@pytest.mark.parametrize(
-    ("features", "weight", "message"),
-    [
-        ({}, 0.1, "no request may name a cost weight here: `features.cost_weights` has no range"),
-        ({"cost_weights": [0.1, 0.5]}, 0.6, "cost_weight is 0.6; a number from 0.1 to 0.5 was expected"),
-        ({"cost_weights": [0.1, 0.5]}, 0.0, "cost_weight is 0; a number from 0.1 to 0.5 was expected"),
-    ],
-)
-async def test_a_cost_weight_out_of_its_range_is_refused(
-    tmp_path: Path, features: dict[str, Any], weight: float, message: str
-) -> None:
-    async with a_service(tmp_path, features=features).running() as service:
-        answer = await look_up(service, agent={"cost_weight": weight})
-        assert refused(answer, 400, "invalid_value", "agent.cost_weight") == message
 
 
 def test_a_keeper_keeps_price_and_debt_at_new_token_prices(

@@ -69,7 +69,7 @@ def test_a_policy_chooses_among_the_arms_of_its_recipe() -> None:
         ({"policy": {"kind": "linucb"}}, False),
         ({"floor": 0.02}, False),
         ({"gate": {"margin": 0.05}}, False),
-        ({"features": {"cost_weights": [0.0, 0.5]}}, False),
+        ({"features": {"shape": False}}, False),
         ({"home": "/elsewhere"}, True),
         ({"log_url": "sqlite:///elsewhere.db"}, True),
         ({"keys": [{"env": "A_KEY"}]}, True),

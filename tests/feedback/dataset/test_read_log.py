@@ -71,7 +71,6 @@ def test_rewards_of_columns_are_those_of_the_rule_to_the_last_digit(seed: int) -
         rule,
         {name: np.array([x.metrics.get(name, np.nan) for x in examples]) for name in METRICS},
         {name: np.array([float(getattr(x.cost, name)) for x in examples]) for name in list_priced(rule.cost)},
-        np.array([x.decision.cost_weight for x in examples], dtype=np.float64),
         np.array([x.failed for x in examples]),
     )
     expected = [rule.compute_reward(x) for x in examples]

@@ -141,7 +141,6 @@ decided = st.fixed_dictionaries(
         "context": contexts,
         "probabilities": st.tuples(finite, finite),
         "steps": steps,
-        "cost_weight": st.none() | numbers,
         "deadline": finite,
         "user_digest": st.none() | st.just("u"),
         "asked_by": st.none() | st.just("k1"),
@@ -376,7 +375,7 @@ def test_a_fact_that_was_added_is_named(store: Store) -> None:
 FORGED = {
     "name twice": ("decisions", "features", """'{"sparse": {}, ' || substr(features%s, 2)"""),
     "spaces": ("decisions", "probabilities", "' ' || probabilities%s"),
-    "infinite": ("decisions", "cost_weight", "9e999"),
+    "infinite": ("decisions", "floor", "9e999"),
     "of another kind": ("feedback", "metric", "x'7269676874'"),
 }
 
