@@ -78,7 +78,7 @@ class UnlistedError(ValueError):
     """An endpoint does not answer, or does not list its models.
 
     Attributes:
-        shown: Its address, without a password.
+        shown: The address, without a password.
     """
 
     def __init__(self, shown: str, why: str) -> None:
