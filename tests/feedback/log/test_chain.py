@@ -375,7 +375,7 @@ def test_a_fact_that_was_added_is_named(store: Store) -> None:
 FORGED = {
     "name twice": ("decisions", "features", """'{"sparse": {}, ' || substr(features%s, 2)"""),
     "spaces": ("decisions", "probabilities", "' ' || probabilities%s"),
-    "infinite": ("decisions", "floor", "9e999"),
+    "infinite": ("executions", "usd", "9e999"),
     "of another kind": ("feedback", "metric", "x'7269676874'"),
 }
 
