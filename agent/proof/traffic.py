@@ -168,7 +168,12 @@ def read_service(url: str, key: str | None, on_progress: Progress) -> LoggedTraf
         ExchangeError: The export was cut off.
         NoTrafficError: It has no decision.
     """
-    address = _read_address(url)
+    try:
+        address = httpx.URL(url.rstrip("/")).copy_with(query=None, fragment=None)
+    except httpx.InvalidURL:
+        address = httpx.URL("")
+    if not address.host:
+        raise ClientError("the address of a service, such as http://127.0.0.1:8000, was expected")
     name = str(address.copy_with(userinfo=b""))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export.jsonl")
@@ -177,17 +182,6 @@ def read_service(url: str, key: str | None, on_progress: Progress) -> LoggedTraf
             return read_file(path, on_progress, source=name)
         except ExchangeError as error:
             raise ExchangeError(str(error).replace(str(path), f"the export of {name}")) from None
-
-
-def _read_address(url: str) -> httpx.URL:
-    """Return the address of a service, without query and fragment. Raises ClientError."""
-    try:
-        address = httpx.URL(url.rstrip("/")).copy_with(query=None, fragment=None)
-    except httpx.InvalidURL:
-        address = httpx.URL("")
-    if not address.host:
-        raise ClientError("the address of a service, such as http://127.0.0.1:8000, was expected")
-    return address
 
 
 def _download(address: httpx.URL, name: str, key: str | None, path: Path) -> None:

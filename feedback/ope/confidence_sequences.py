@@ -133,9 +133,7 @@ class Bounds:
     high: Floats
 
 
-def value(
-    evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
-) -> Bounds:
+def value(evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None) -> Bounds:
     """Bound the value of the target at all rows at once.
 
     Args:
@@ -143,7 +141,6 @@ def value(
         level: Least probability that all bounds hold together, in (0, 1).
         rows: Numbers of rows after which bounds are computed, shape (k,), rising; by default all. Fewer are
             faster, and as wide.
-        one_sided: Whether the entire error probability is spent on the lower bound.
 
     Raises:
         ValueError: The level or a row number is out of its range.
@@ -153,13 +150,15 @@ def value(
     >>> bounds.low.round(3).tolist(), bounds.high.tolist()
     ([0.0, 0.982], [1.0, 1.0])
     """
-    return _bounds(evidence, 0.0, level, rows, one_sided)
+    return _bounds(evidence, 0.0, level, rows, one_sided=False)
 
 
 def difference(
     evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
 ) -> Bounds:
     """Bound the value of the target minus that of the logging policy; arguments and errors are as in `value`.
+
+    With `one_sided`, the entire error probability is spent on the lower bound.
 
     For a target that equals the logging policy, the bounds converge to 0 faster than those of
     either value:
@@ -169,7 +168,7 @@ def difference(
     >>> bounds.low.round(3).tolist(), bounds.high.round(3).tolist()
     ([-0.012], [0.012])
     """
-    return _bounds(evidence, 1.0, level, rows, one_sided)
+    return _bounds(evidence, 1.0, level, rows, one_sided=one_sided)
 
 
 def unit_difference(
@@ -273,7 +272,7 @@ def compute_lower_ends(
 
 
 def _bounds(
-    evidence: Evidence, served: float, level: float, rows: Integers | None, one_sided: bool
+    evidence: Evidence, served: float, level: float, rows: Integers | None, *, one_sided: bool
 ) -> Bounds:
     """Bound the weighted reward minus `served` times the reward."""
     n = len(evidence.weight)

@@ -110,26 +110,18 @@ class TargetSample:
     served: bool = False
 
     @property
-    def largest_reach(self) -> float:
-        """Largest weight that any row could have had."""
+    def bounded_reach(self) -> float:
+        """Largest weight that any row could have had. Raises ValueError: it is a guess."""
+        if self.log.p_log is None:
+            raise ValueError("bernstein needs the probabilities of all arms, not only of the drawn one")
         return float(self.reach.max())
-
-    def require_reach(self, kind: str) -> float:
-        """Return the largest possible weight, for an interval whose validity depends on it.
-
-        Raises:
-            ValueError: It is unknown.
-        """
-        if not self.log.is_whole:
-            raise ValueError(f"{kind} needs the probabilities of all arms, not only of the drawn one")
-        return self.largest_reach
 
     def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
         """Return terms for intervals that rest on the drawn rows alone: hedged, and grouped by question.
 
         The range is the declared one: rare rewards may be missing from the log.
         """
-        return hedge(by_group(terms, self.log.questions), self.largest_reach, *reward_range)
+        return hedge(by_group(terms, self.log.questions), float(self.reach.max()), *reward_range)
 
 
 Figures = dict[str, tuple[EstimateWithInterval, EstimateWithInterval | None]]
@@ -278,11 +270,11 @@ def _bernstein(
         raise ValueError("bernstein does not apply to it")
     return bernstein(
         target.terms[name],
-        target.require_reach("bernstein"),
+        target.bounded_reach,
         *request.reward_range,
         request.level,
         baseline=baseline.terms[name] if baseline else None,
-        baseline_reach=1.0 if baseline is None or baseline.served else baseline.require_reach("bernstein"),
+        baseline_reach=1.0 if baseline is None or baseline.served else baseline.bounded_reach,
     )
 
 
