@@ -187,21 +187,16 @@ def write_receipt(receipt: SavingsReceipt, path: Path) -> None:
     write_document(receipt, path, indent=2)
 
 
-def locate_kept(config: "AppConfig") -> Path:
-    """Return where the newest receipt is kept."""
-    return config.home_path / RECEIPT
-
-
 def keep_receipt(receipt: SavingsReceipt, config: "AppConfig") -> None:
     """Keep a receipt as the newest, for the console."""
-    path = locate_kept(config)
+    path = config.home_path / RECEIPT
     path.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
     write_receipt(receipt, path)
 
 
 def read_kept(config: "AppConfig") -> SavingsReceipt | None:
     """Return the newest receipt of the log; None: there is none that can be read."""
-    path = locate_kept(config)
+    path = config.home_path / RECEIPT
     try:
         receipt = read_receipt(path) if path.is_file() else None
     except (ExchangeError, OSError):

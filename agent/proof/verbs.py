@@ -24,9 +24,9 @@ from armwise.agent.proof.receipt import (
 from armwise.agent.proof.traffic import LoggedTraffic, open_traffic
 from armwise.agent.proof.verdict import is_verdict, read_verdict, verify_pairs, write_verdict
 from armwise.agent.proof.verdict_words import write_verdict_markdown, write_verdict_text
-from armwise.agent.proof.words import write_badge, write_markdown, write_picture, write_sentence
+from armwise.agent.proof.words import write_badge, write_markdown, write_sentence
 from armwise.arms.llm import writing
-from armwise.feedback.jsonl import ExchangeError
+from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log.chain import LogHead
 from armwise.feedback.ope.noninferiority import NothingComparableError
 
@@ -121,7 +121,8 @@ def prove(
             words = write_markdown if markdown else write_sentence
             _print(receipt, words(receipt), markdown=markdown, as_json=as_json)
             if badge is not None:
-                write_picture(write_badge(receipt), badge)
+                with appearing(badge) as file:
+                    file.write(write_badge(receipt).encode())
             return
         if badge is not None:
             raise ValueError("--badge is of a receipt, and --challenger states a verdict")

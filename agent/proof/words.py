@@ -3,11 +3,9 @@
 import html
 import math
 import re
-from pathlib import Path
 
 from armwise.agent.proof.receipt import SavingsReceipt
 from armwise.agent.reporting import one_line, write_dollars, write_span
-from armwise.feedback.jsonl import appearing
 from armwise.feedback.ope.noninferiority import LARGEST_RATER, ArmComparison, Ends, Unsaid
 
 NAME_CHARS = 60
@@ -179,11 +177,7 @@ def write_badge(receipt: SavingsReceipt) -> str:
         parts.append(f"quality {round_down(100.0 * figures.quality[1]):+.1f} points at worst")
         saves = figures.saved is not None and figures.saved[1] > 0.0
         colour = GREEN if saves and figures.quality[1] >= -EQUAL else AMBER
-    return draw_badge(f"versus {shorten(figures.reference)}", ", ".join(parts), colour)
-
-
-def draw_badge(label: str, text: str, colour: str) -> str:
-    """Return a label and a text on a colour as a small picture in SVG."""
+    label, text = f"versus {shorten(figures.reference)}", ", ".join(parts)
     left, right = (round(len(part) * CHAR_WIDTH) + 2 * PADDING for part in (label, text))
     title, label, text = (html.escape(part) for part in (f"{label}: {text}", label, text))
     return (
@@ -195,9 +189,3 @@ def draw_badge(label: str, text: str, colour: str) -> str:
         f'<text x="{left / 2:g}" y="14">{label}</text>'
         f'<text x="{left + right / 2:g}" y="14">{text}</text></g></svg>\n'
     )
-
-
-def write_picture(picture: str, path: Path) -> None:
-    """Write a picture to a file, which appears once it is whole."""
-    with appearing(path) as file:
-        file.write(picture.encode())
