@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.asking import look_up, post, refused, rows, tell
+from tests.agent.asking import look_up, post, refused, rows
 from tests.agent.fakes import Service
 
 LARGE = "x" * 3000  # the bodies of the test service have at most 4096 bytes
@@ -88,44 +88,6 @@ async def test_a_value_at_a_limit_is_served_and_one_beyond_not(
                 assert served.status_code == 200, served.text
                 refusal = await service.client.post(path, json=body | beyond)
                 assert message in refused(refusal, 400, "invalid_value", refusal.json()["error"]["param"])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"model": f"arm/{LARGE}"},
-        {"agent": {"allowed_arms": [LARGE]}},
-        {"agent": {"excluded_arms": [LARGE]}},
-        {"agent": {"allowed_arms": ["a"] * 1001}},
-    ],
-    ids=["model", "allowed", "excluded", "many"],
-)
-async def test_a_name_that_is_too_long_is_refused_and_not_repeated(
-    service: Service, body: dict[str, Any]
-) -> None:
-    response = await look_up(service, **body)
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
-    assert len(response.text) < 1000
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"metric_name": LARGE},
-        {"tags": {"note": LARGE}},
-        {"tags": {LARGE: "note"}},
-        {"tags": {str(i): "" for i in range(33)}},
-        {"value": 1e308},
-    ],
-    ids=["metric", "tag", "name of a tag", "tags", "value"],
-)
-async def test_feedback_beyond_its_limits_is_refused_and_not_stored(
-    service: Service, fields: dict[str, Any]
-) -> None:
-    response = await tell(service, "d-1", **fields)
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
-    assert len(response.text) < 1000
-    assert (await rows(service))["feedback"] == 0
 
 
 @pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1" * 5000], ids=len)

@@ -33,6 +33,8 @@ def thumb(**fields: Any) -> Sent:
     return "/v1/feedback", {"decision_id": "d", "metric_name": "thumb", "value": 1, **fields}
 
 
+LARGE = "x" * 3000  # the bodies of the test service have at most 4096 bytes
+
 REFUSED: list[tuple[Sent, str, str | None]] = [
     (agent(arm=1), "invalid_request", "agent.arm"),
     ((AN_ANSWER, {"model": "auto"}), "invalid_request", "messages"),
@@ -62,9 +64,13 @@ REFUSED: list[tuple[Sent, str, str | None]] = [
     (search(**{"\ud800": 1}), "invalid_value", None),
     (("/v1/retrieve", {}), "invalid_request", "query"),
     (search(query=""), "invalid_value", "query"),
-    (search(k=11), "invalid_value", "k"),
+    (search(k=51), "invalid_value", "k"),
     (search(k=0), "invalid_value", "k"),
     (search(agent={"episode_id": "a b"}), "invalid_value", "agent.episode_id"),
+    (search(model=f"arm/{LARGE}"), "invalid_value", "model"),
+    (search(agent={"allowed_arms": [LARGE]}), "invalid_value", "agent.allowed_arms.0"),
+    (search(agent={"excluded_arms": [LARGE]}), "invalid_value", "agent.excluded_arms.0"),
+    (search(agent={"allowed_arms": ["a"] * 1001}), "invalid_value", "agent.allowed_arms"),
     (("/v1/feedback", {"metric_name": "thumb", "value": 1}), "invalid_value", None),
     (thumb(episode_id="e"), "invalid_value", None),
     (("/v1/feedback", {"decision_id": "d", "metric_name": "thumb"}), "invalid_request", "value"),
@@ -75,6 +81,11 @@ REFUSED: list[tuple[Sent, str, str | None]] = [
     (thumb(value=True), "invalid_value", "value"),
     (thumb(metric_name="right", value=0.5), "invalid_value", "value"),
     (thumb(event_time="2026-01-01T00:00:00"), "invalid_value", "event_time"),
+    (thumb(metric_name=LARGE), "invalid_value", "metric_name"),
+    (thumb(tags={"note": LARGE}), "invalid_value", "tags.note"),
+    (thumb(tags={LARGE: "note"}), "invalid_value", f"tags.{LARGE}"[:300]),
+    (thumb(tags={str(i): "" for i in range(33)}), "invalid_value", "tags"),
+    (thumb(value=1e308), "invalid_value", "value"),
     (("/v1/feedback", {"items": []}), "invalid_value", "items"),
     (("/v1/feedback", {"items": [1], "value": 1}), "invalid_request", "value"),
 ]
@@ -86,9 +97,9 @@ async def test_a_wrong_request_names_the_field_and_leaves_no_row(
 ) -> None:
     path, body = sent
     before = await rows(service)
-    response = await post(service, path, json.dumps(body).encode())
+    response = await post(service, path, json.dumps(body, separators=(",", ":")).encode())
     message = refused(response, 400, code, param)
-    assert len(message) < 300
+    assert len(message) < 500
     assert await rows(service) == before
 
 

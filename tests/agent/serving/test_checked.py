@@ -273,12 +273,6 @@ async def test_slow_checks_of_an_arm_hold_up_no_other_arm() -> None:
         assert await asyncio.gather(*waiting) == [1.0] * 40
 
 
-def test_an_arm_has_16_checks_at_once_by_default() -> None:
-    arms = [CheckedAnswering("small", "large", Answering(), None, 0.5) for _ in range(2)]  # type: ignore[arg-type]
-    assert arms[0].places is not arms[1].places
-    assert "value:16" in repr(arms[0].places)
-
-
 async def test_a_check_keeps_its_place_until_it_has_ended_though_its_caller_left() -> None:
     arm = Held(at_once=2)
     left = [asyncio.create_task(arm.score("left")) for _ in range(2)]

@@ -104,12 +104,6 @@ def test_a_changed_mixture_is_found_out(changes: Mapping[str, Any]) -> None:
     assert not verify(change(found, **changes), POLICY, SALT).verified
 
 
-def test_at_share_1_the_incumbent_takes_no_part() -> None:
-    alone, beside = decided(1.0, None), decided(1.0, {"a": 1.0})
-    assert alone == beside
-    assert (beside.policy, "incumbent" in beside.steps) == ("preferring", False)
-
-
 def test_without_an_incumbent_the_share_does_nothing() -> None:
     assert decided(0.0, None) == decided(1.0, None)
 
