@@ -331,12 +331,9 @@ class Observations(BaseModel):
         ge=0,
         le=1,
         description=(
-            "Share of the answered questions that other arms answer too. The language model then compares "
-            "both answers."
+            "Share of the answered questions that another arm, drawn uniformly, answers too. The language "
+            "model then compares both answers."
         ),
-    )
-    arms: int = Field(
-        default=1, ge=1, description="Number of other arms that answer such a question, drawn uniformly."
     )
     judge: Number = Field(
         default=0.0,

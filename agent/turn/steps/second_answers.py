@@ -61,7 +61,7 @@ class _Finished:
         decision: Decision of the turn.
         execution: Execution that answered the user.
         passages: Passages that the answer was written from.
-        arms: Other arms that are to answer as well.
+        arm: Another arm that is to answer as well.
         graded: Whether the answer is to be graded.
         check: Check of the answer, whose result is a metric; None: there is none, or it is known already.
     """
@@ -70,7 +70,7 @@ class _Finished:
     decision: Decision
     execution: Execution
     passages: Sequence[Passage]
-    arms: tuple[str, ...]
+    arm: str | None
     graded: bool
     checked: CheckedAnswering | None = None
 
@@ -79,7 +79,7 @@ class _Finished:
         """The part of the work that prompts no language model; None: all of it does."""
         if self.checked is None or self.checked.check.llm is not None:
             return None
-        return replace(self, arms=(), graded=False) if self.arms or self.graded else self
+        return replace(self, arm=None, graded=False) if self.arm or self.graded else self
 
 
 @dataclass
@@ -119,12 +119,12 @@ class SecondAnswers(TurnStep):
             return
         if ask.document.options.get("tools") or not is_text(execution.answer):
             return  # function calls, or several choices: there is no single answer to compare
-        arms = self.draw_others(decision) if self.is_sampled(decision, SECOND, self.spec.shadow) else ()
+        arm = self.draw_other(decision) if self.is_sampled(decision, SECOND, self.spec.shadow) else None
         graded = Signal.GRADE in self.scores and self.is_sampled(decision, "judge", self.spec.judge)
         checked = self._find_check(execution)
-        if self._stopped or not (arms or graded or checked):
+        if self._stopped or not (arm or graded or checked):
             return
-        turn = _Finished(ask, decision, execution, passages, arms, graded, checked)
+        turn = _Finished(ask, decision, execution, passages, arm, graded, checked)
         if len(self._queue) >= QUEUE or (self._is_exhausted() and turn.unprompted is None):
             self.telemetry.count_observation("shed")
             return
@@ -174,11 +174,10 @@ class SecondAnswers(TurnStep):
         """Whether a decision is in the sample for a use; a function of its id and the secret."""
         return self._uniform(decision, use) < share
 
-    def draw_others(self, decision: Decision) -> tuple[str, ...]:
-        """Draw other eligible arms uniformly, without replacement."""
-        others = [arm for arm in decision.arms if arm != decision.drawn]
-        others.sort(key=lambda arm: self._uniform(decision, f"second/{arm}"))
-        return tuple(others[: self.spec.arms])
+    def draw_other(self, decision: Decision) -> str | None:
+        """Draw another eligible arm uniformly; None: there is none."""
+        others = (arm for arm in decision.arms if arm != decision.drawn)
+        return min(others, key=lambda arm: self._uniform(decision, f"second/{arm}"), default=None)
 
     def _is_exhausted(self) -> bool:
         """Whether the spending of the last hour has reached a limit."""
@@ -216,7 +215,7 @@ class SecondAnswers(TurnStep):
         return True
 
     async def _observe(self, turn: _Finished) -> None:
-        for arm in turn.arms:
+        if (arm := turn.arm) is not None:
             info = self.turns.arms.get(arm)
             if info is not None and info.enabled and self.turns.decider.health.available([arm]):
                 await self._commit(await self._second(turn, arm))
@@ -268,7 +267,7 @@ class SecondAnswers(TurnStep):
                 ObservationSource.SHADOW,
                 arm,
                 self.spec.shadow,
-                len(turn.arms) / (len(decision.arms) - 1),
+                1 / (len(decision.arms) - 1),
                 cost=done.cost,
                 swapped=self._uniform(decision, f"order/{arm}") < 0.5,
                 passages=done.passages,
