@@ -134,6 +134,8 @@ class RidgePolicy(ABC):
         with self._lock:
             model = self._model or self._empty(x)
             cached = self._arm_columns(context, arms, x)
+            if self._settings["shared"]:
+                cached.z[:, : len(x)] = x
             n_learned = model.shared.shape[1]
             mean, covariance = model.posterior(cached.rows, x, cached.z[:, :n_learned])
             if cached.z.shape[1] > n_learned:  # features of arms without a reward so far
@@ -265,8 +267,6 @@ class RidgePolicy(ABC):
                 rows=np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp),
                 z=self._build_shared(features, arms, x),
             )
-        if self._settings["shared"]:
-            cached.z[:, : len(x)] = x
         return cached
 
     def _model_features(self, context: Context, arms: Sequence[str]) -> Features:

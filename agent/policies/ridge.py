@@ -127,16 +127,15 @@ class ArmRidge:
         for arm, row in enumerate(rows):
             own = np.flatnonzero(drawn == arm)
             at = taught[own]
-            product[:, arm], errors[own] = _follow(self.own[row], x, steps, x[at], at, targets[own])
+            product[:, arm], errors[own] = _follow(self.own[row], x, steps[:, None], x[at], at, targets[own])
         variance, mean = np.einsum("tnd,td->tn", product[..., :n_own], x), product[..., -1]
         if not is_shared:
             return mean, variance[..., None] * np.eye(len(rows))
         residual = z - product[..., n_own:-1]
         residual = np.concatenate([self.ridge * product[..., :n_own], residual], axis=2)
         errors[:, :n_own] *= -self.ridge
-        asked, when = residual.reshape(-1, residual.shape[2]), np.repeat(steps, len(rows))
-        found, _ = _follow(self.shared, asked, when, -errors[:, :-1], taught, -errors[:, -1:])
-        found = found.reshape(*residual.shape[:2], -1)
+        when, further = steps[:, None, None], -errors
+        found, _ = _follow(self.shared, residual, when, further[:, :-1], taught, further[:, -1:])
         covariance = found[..., :-1] @ residual.transpose(0, 2, 1)
         covariance[:, range(len(rows)), range(len(rows))] += variance
         return mean + found[..., -1], covariance
@@ -193,23 +192,25 @@ def _follow(
 
     Args:
         block: As in `_update`.
-        asked: Rows, shape (n_asked, d).
-        when: Their times, shape (n_asked,).
+        asked: Rows, shape (..., d).
+        when: Their times, of a shape that goes with (..., n_learned).
         x: Rows to learn, shape (n_learned, d).
         at: After which times, rising, shape (n_learned,).
         targets: Shape (n_learned, n_targets).
 
     Returns:
-        The block times each asked row, shape (n_asked, d + n_targets), and what `_update` returns for each
+        The block times each asked row, shape (..., d + n_targets), and what `_update` returns for each
         learned row, shape (n_learned, d + n_targets).
     """
     d = x.shape[1]
     found, errors = asked @ block.T, x @ block.T
     if len(x):
         errors[:, d:] -= targets
-        lower = np.linalg.cholesky(errors[:, :d] @ x.T + np.eye(len(x)))
-        errors = np.linalg.solve(lower, errors)
-        found -= (asked @ errors[:, :d].T * (at < when[:, None])) @ errors
+        gram = errors[:, :d] @ x.T
+        gram.flat[:: len(x) + 1] += 1.0
+        # numpy's LAPACK: SciPy's starts threads even for these
+        errors = np.linalg.solve(np.linalg.cholesky(gram), errors)
+        found -= (asked @ errors[:, :d].T * (at < when)) @ errors
         block -= errors.T @ errors[:, :d]
     return found, errors
 

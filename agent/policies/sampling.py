@@ -174,10 +174,16 @@ def follow(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.f
         PolicyError: The policy returned no distribution over the arms, or cannot learn from a decision.
     """
     if (in_block := getattr(policy, "follow", None)) is not None:
-        return [
-            None if p is None else _apply_floor(p, len(step.arms), step.floor)
-            for p, step in zip(in_block(steps), steps, strict=True)
-        ]
+        served = list(in_block(steps))
+        for n_arms in {len(step.arms) for step in steps if step.arms}:
+            rows = [i for i, step in enumerate(steps) if len(step.arms) == n_arms]
+            p, floor = np.array([served[i] for i in rows]), np.array([steps[i].floor for i in rows])
+            total, floor = p.sum(axis=1), np.minimum(floor, 1.0 / n_arms)[:, None]
+            if not (p.min() >= 0.0 and np.abs(total - 1.0).max() <= TOLERANCE):
+                p = np.array([validate(row, n_arms) for row in p])
+            for i, row in zip(rows, (1.0 - floor * n_arms) * (p / total[:, None]) + floor, strict=True):
+                served[i] = row
+        return served
     learn: Any = policy.learn
     learns_costs, found = getattr(policy, "learns_costs", False), []
     for decision, arms, floor, penalty, reward, cost in steps:
@@ -305,6 +311,9 @@ def softmax(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float
 def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Put all mass on the best arms, split evenly among ties; scores that differ only by rounding tie.
 
+    Args:
+        scores: Shape (n_arms,) or (n, n_arms).
+
     Raises:
         PolicyError: A score is not a number.
 
@@ -314,7 +323,11 @@ def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     [0.5, 0.5, 0.0]
     """
     if scores.ndim > 1:
-        return np.array([greedy(row) for row in scores])
+        tops = scores.max(axis=1, keepdims=True)
+        if not np.isfinite(tops).all():
+            return np.array([greedy(row) for row in scores])
+        are_best = scores >= tops - TIE * np.maximum(1.0, np.abs(tops))
+        return np.asarray(are_best / are_best.sum(axis=1, keepdims=True))
     top = float(scores.max())
     best = scores >= top - TIE * max(1.0, abs(top)) if np.isfinite(top) else scores == top
     n_best = np.count_nonzero(best)
