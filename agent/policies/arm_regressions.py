@@ -213,8 +213,8 @@ class ArmRegressions:
             weight: What it counts as.
         """
         gain = self.inverse[row] @ x
-        self.inverse[row] -= np.outer(gain, gain * (weight / (1.0 + weight * (gain @ x))))
-        self.target[row] += np.outer(weight * np.array([apart, *v]), x)
-        self.gram += weight * np.outer(v, v)
+        self.inverse[row] -= gain[:, None] * (gain * (weight / (1.0 + weight * (gain @ x))))
+        self.target[row] += (weight * np.array([apart, *v]))[:, None] * x
+        self.gram += weight * (v[:, None] * v)
         self.moment += weight * apart * v
         self.drawn[row] += 1.0

@@ -64,7 +64,7 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
             None: all NaN.
     """
     unknown = np.full(len(arms), math.nan)
-    if name is None:
+    if name is None or not any(context.arms.values()):
         return unknown
     for feature in (ROUTER, SIMILARITY) if name == ROUTER else (name,):
         scores = np.array([find_value(context.arms.get(arm, {}), feature, math.nan) for arm in arms])

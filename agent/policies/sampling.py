@@ -103,10 +103,10 @@ def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]
         nodes = np.sort(np.concatenate([nodes, own]))
     below = np.log(np.maximum(ndtr((nodes - mean[:, None]) / scale[:, None]), 1e-300))
     total = below.sum(axis=0)
-    product, increase = np.exp(total), np.diff(total)
+    product, increase = np.exp(total), total[1:] - total[:-1]  # np.diff takes five times as long
     flat = increase < TIE  # where nothing increases, the ratio is the product itself
-    slope = np.where(flat, product[1:], np.diff(product) / np.where(flat, 1.0, increase))
-    p = np.diff(below, axis=1) @ slope
+    slope = np.where(flat, product[1:], (product[1:] - product[:-1]) / np.where(flat, 1.0, increase))
+    p = (below[:, 1:] - below[:, :-1]) @ slope
     return np.asarray(p / p.sum())
 
 
