@@ -317,7 +317,7 @@ class PolicyCandidate(Candidate):
                 records = {**records, "budget": {"price": self.pacer.price, "costs": costs}}
             if self.canary:
                 floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
-            penalty = weigh_arms(records, load_built_in(), arms)
+            penalty = weigh_arms(records, load_built_in(), arms) if records else ()
         has_learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
         if reward is not None and has_learned and decision.policy == LABELS:
             self.note_label(decision)

@@ -177,11 +177,11 @@ def follow(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.f
         served = list(in_block(steps))
         for n_arms in {len(step.arms) for step in steps if step.arms}:
             rows = [i for i, step in enumerate(steps) if len(step.arms) == n_arms]
-            p, floor = np.array([served[i] for i in rows]), np.array([steps[i].floor for i in rows])
-            total, floor = p.sum(axis=1), np.minimum(floor, 1.0 / n_arms)[:, None]
-            if not (p.min() >= 0.0 and np.abs(total - 1.0).max() <= TOLERANCE):
+            p, floors = np.array([served[i] for i in rows]), np.array([steps[i].floor for i in rows])
+            total, least = p.sum(axis=1), np.minimum(floors, 1.0 / n_arms)[:, None]
+            if p.shape[1:] != (n_arms,) or not (p.min() >= 0.0 and np.abs(total - 1.0).max() <= TOLERANCE):
                 p = np.array([validate(row, n_arms) for row in p])
-            for i, row in zip(rows, (1.0 - floor * n_arms) * (p / total[:, None]) + floor, strict=True):
+            for i, row in zip(rows, (1.0 - least * n_arms) * (p / total[:, None]) + least, strict=True):
                 served[i] = row
         return served
     learn: Any = policy.learn
