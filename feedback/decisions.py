@@ -19,7 +19,17 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.events import ELSEWHERE, FAILURES, LABELS, Context, Cost, Example, Mode, Status
+from armwise.feedback.events import (
+    ELSEWHERE,
+    FAILURES,
+    LABELS,
+    Context,
+    Cost,
+    Decision,
+    Example,
+    Mode,
+    Status,
+)
 from armwise.feedback.reward import Arithmetic, Prices, RewardRule
 from armwise.feedback.texts import digest_question, find_value
 
@@ -78,6 +88,18 @@ class Selection:
         """
         return name.startswith(self.prefix) and (
             not self.excluded_id_part or self.excluded_id_part not in name
+        )
+
+    def has(self, decision: Decision) -> bool:
+        """Return whether a decision is selected, as `Decisions.match` says of many."""
+        at, features = decision.decided_at, decision.context.features
+        return (
+            self.has_id(decision.id)
+            and (self.since is None or at >= self.since)
+            and (self.until is None or at < self.until)
+            and (not self.versions or decision.version in self.versions)
+            and (not self.policies or decision.policy in self.policies)
+            and all(find_value(features, name, 0.0) == value for name, value in self.features.items())
         )
 
 

@@ -223,7 +223,7 @@ class ExportSource(TrainingLog):
         selection, done = replace(selection, after=0), 0
         stretches, wanted = None, np.ones(sum(1 for _ in read_lines(self._path)) + 1, dtype=np.bool_)
         if len(wanted) > CHECKED:
-            stretches = spread_stretches(self._find_draws(rule, selection, on_progress))
+            stretches = spread_stretches(self._find_draws(selection, on_progress))
         if stretches is not None:
             wanted[:] = False
             for first, last in stretches:
@@ -235,20 +235,16 @@ class ExportSource(TrainingLog):
             done += len(part)
             on_progress("decisions", done, None)
 
-    def _find_draws(self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback) -> Integers:
+    def _find_draws(self, selection: Selection, on_progress: ProgressCallback) -> Integers:
         """Return the numbers of the lines of the selected draws."""
-        numbers, found = array("q"), [np.zeros(0, dtype=np.bool_)]
-
-        def examples() -> Iterator[Example]:
-            for number, one in number_export(self._path):
+        numbers = array("q")
+        for done, (number, one) in enumerate(number_export(self._path), start=1):
+            made = one.decision
+            if made.mode == Mode.EXPLORE and made.policy != LABELS and selection.has(made):
                 numbers.append(number)
-                yield one
-
-        for part in tabulate(examples(), rule, selection):
-            found.append(part.drawn & part.match(selection))
-            on_progress("reading the export", len(numbers), None)
-        draws: Integers = np.array(numbers, dtype=np.int64)[np.concatenate(found)]
-        return draws
+            if done % REPORTED == 0:
+                on_progress("reading the export", done, None)
+        return np.array(numbers, dtype=np.int64)
 
     @property
     @override

@@ -1,5 +1,6 @@
 """The verb `replay`: evaluate candidates on the log."""
 
+import gc
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -82,6 +83,7 @@ def replay(
         else:
             settings = with_log(config, without=()) if export is None else load(config)
         notes = list[str]()
+        gc.freeze()  # looking for garbage among all that is imported took a fifth of the time of reading
         with progress() as on_progress:
             if export is None:
                 with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
@@ -98,6 +100,7 @@ def replay(
                     )
                 document = evaluation.replay(settings, request, exported, None, on_progress)
                 document["source"] = str(export)
+        gc.unfreeze()
         document["assumptions"] = [*notes, *document["assumptions"]]
         document["config"] = str(config)
         console.print(evaluation.make_table(document))
