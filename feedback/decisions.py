@@ -98,7 +98,6 @@ class Selection:
             and (self.since is None or at >= self.since)
             and (self.until is None or at < self.until)
             and (not self.versions or decision.version in self.versions)
-            and (not self.policies or decision.policy in self.policies)
             and all(find_value(features, name, 0.0) == value for name, value in self.features.items())
         )
 

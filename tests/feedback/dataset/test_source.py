@@ -137,7 +137,6 @@ def test_of_a_long_export_pages_that_are_evenly_spread_are_sampled(
         Selection(features={"w=why": 1.0}),
         Selection(prefix="d1"),
         Selection(since=500.0, until=520.0),
-        Selection(policies=("uniform",)),
         Selection(excluded_id_part="7"),
     ],
     ids=str,
