@@ -22,7 +22,7 @@ from armwise.agent.jobs import JobFailedError, Jobs, ProgressCallback
 from armwise.agent.learning import digest_configuration
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import ClockError, LogUnavailableError
+from armwise.feedback.errors import BehindError, ClockError, LogUnavailableError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import EvaluationRow, evaluations, jobs
 from tests.agent.fakes import CONFIG
@@ -306,7 +306,7 @@ def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
 ) -> None:
     assert agent_jobs.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
     monkeypatch.setattr(agent_jobs, "MAX_PAUSE_S", 0.004)
-    task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
+    task = Scripted(AWAY, BehindError("so is the clock"), AWAY, AWAY, False, AWAY)
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
@@ -325,6 +325,19 @@ def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureF
     assert said.getMessage() == "evaluations failed; the next attempt is in 0.001 s"
     assert said.exc_info is not None
     assert said.exc_info[0] is KeyError
+
+
+def test_a_task_that_goes_on_failing_is_tried_again_after_a_minute_at_most(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert agent_jobs.MAX_FAILED_S == 60.0
+    monkeypatch.setattr(agent_jobs, "MAX_FAILED_S", 0.004)
+    task = Scripted(*[KeyError("a bug")] * 4)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    said = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]
+    assert said == ["0.001 s", "0.002 s", "0.004 s", "0.004 s"]
 
 
 def test_the_failure_of_a_task_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
