@@ -42,9 +42,6 @@ LARGEST_FILE = 1 << 28
 ENOUGH_BOTH = 10
 """Pairs in both orders with a better answer from which on a judge can be found to follow the place."""
 
-IN = ("in the verdict", "from its pairs")
-"""Where figures are that are compared."""
-
 FOLLOWS_PLACE = 0.5
 """Part of them in which both verdicts name the same place, from which on no verdict is given."""
 
@@ -331,7 +328,8 @@ def verify_pairs(verdict: PairsVerdict) -> list[str]:
         again = compute_figures(draw, verdict.pairs, verdict.margin)
     except ValueError as error:
         return [*differences, f"pairs: {error}"]
-    return [*differences, *list_differences(verdict.figures.model_dump(), again.model_dump(), IN)]
+    places = "in the verdict", "from its pairs"
+    return [*differences, *list_differences(verdict.figures.model_dump(), again.model_dump(), places)]
 
 
 def is_verdict(path: Path) -> bool:
