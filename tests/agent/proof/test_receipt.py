@@ -431,10 +431,20 @@ def test_a_file_that_is_no_receipt_is_refused(
     assert message in run(path, log, code=2, verb="verify")
 
 
-def test_numbers_that_are_none_are_refused(log: Path, receipt: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ('"error": 0.05', '"error": NaN', "error is nan"),
+        ('"n_arms": 3', '"n_arms": -3', "figures.n_arms is -3"),
+        ('"n_arms": 3', '"n_arms": 3, "more": 1', "figures.more is 1"),
+    ],
+)
+def test_figures_that_a_receipt_cannot_have_are_refused(
+    log: Path, receipt: Path, tmp_path: Path, written: str, instead: str, message: str
+) -> None:
     path = tmp_path / "receipt.json"
-    path.write_text(receipt.read_text().replace('"error": 0.05', '"error": NaN'))
-    assert "error is nan" in run(path, log, code=2, verb="verify")
+    path.write_text(receipt.read_text().replace(written, instead))
+    assert message in run(path, log, code=2, verb="verify")
 
 
 def figures(**fields: Any) -> ArmComparison:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 from typer.testing import CliRunner, Result
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.agent.proof import pairs as collecting
 from armwise.agent.proof.pairs import AT_ONCE, AskedPair, read_ask, read_requests
-from armwise.agent.proof.verdict import PairOutcome, StoredPair, describe_judge, read_verdict
+from armwise.agent.proof.verdict import PairOutcome, PairsVerdict, StoredPair, describe_judge, read_verdict
 from armwise.agent.proof.verdict_words import write_verdict_text
 from armwise.agent.serving import Backends
 from armwise.arms.lab.jobs.checkpoint import BlockFolder
@@ -304,7 +305,11 @@ def test_a_verdict_is_printed_as_text_markdown_and_json(world: World) -> None:
     assert markdown.startswith("**Not yet.** It is not known")
     assert "| code | 30 |" in markdown
     printed = world.invoke(*words, "--json").stdout
-    assert json.loads(printed)["format"] == "armwise-verdict"
+    document = json.loads(printed)
+    assert document["format"] == "armwise-verdict"
+    document["figures"]["whole"]["more"] = 1
+    with pytest.raises(ValidationError, match=r"figures.whole.more"):
+        PairsVerdict.model_validate(document)
     assert "question 7" not in printed, "no text of a request is in a verdict"
 
 
