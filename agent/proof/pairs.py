@@ -253,8 +253,10 @@ class AskedPair(Stated):
 
     pair: StoredPair
     question: str
-    answers: tuple[str, str] = Field(description="Of challenger and reference; empty: it failed.")
-    costs: tuple[dict[str, float], dict[str, float]] = Field(description="By the fields of `Cost`.")
+    answers: tuple[str, str] = Field(description="The challenger's and the reference's; empty: it failed.")
+    costs: tuple[dict[str, float], dict[str, float]] = Field(
+        description="What both cost, by the fields of `Cost`."
+    )
 
     @property
     def is_whole(self) -> bool:
