@@ -92,9 +92,11 @@ def test_a_log_of_which_no_row_can_be_read_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize("lost", [(), (2, 4, 9)])
 def test_a_candidate_is_not_judged_by_or_excused_from_rows_that_are_none(lost: tuple[int, ...]) -> None:
     unknown = range(1, 41, 4)
-    log, (target,) = play([half()], Blocks(40, lost, unknown), RULE, Selection(), quietly)
+    source = Blocks(40, lost, unknown)
+    log, (target,) = play([half()], source, RULE, Selection(), quietly, describes=True)
     rows = [seq for seq in range(1, 41) if seq not in {*unknown, *lost}]
     assert log.seq.tolist() == rows
+    assert (featurize([Context(f"question {seq}") for seq in rows]) != log.X).nnz == 0
     assert target.left_out == {"no opinion": sum(seq % 3 == 0 for seq in rows)}
     assert target.kept.tolist() == [seq % 3 != 0 for seq in rows]
 

@@ -71,9 +71,9 @@ def test_one_row_without_a_distribution_leaves_the_others_theirs_and_says_what_w
     assert log.eligible("dense").tolist() == [not alone for alone in there]
     assert log.eligible("graph").tolist() == there
     # what is unknown is taken to be as likely as the drawn arm
-    evenly = np.array([[1.0, 0.0, 0.0] if alone else [0.5, 0.5, 0.0] for alone in there])
+    evenly = np.array([[0.2, 0.0, 0.8] if alone else [0.5, 0.5, 0.0] for alone in there])
     evenly = evenly[:, [("bm25", "dense", "graph").index(arm) for arm in log.arms]]
-    assert log.reach(evenly).tolist() == [1.0 / 0.9 if alone else 5.0 for alone in there]
+    assert log.reach(evenly).tolist() == [0.8 / 0.9 if alone else 5.0 for alone in there]
 
 
 def test_a_drawn_arm_of_probability_1_says_that_no_other_could_be_drawn() -> None:
