@@ -74,6 +74,7 @@ def test_a_request_that_fills_has_ten_minutes(
     lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
     specs = {"far": far, "words": ArmSpec(kind="bm25"), "lacking": lacking}
     have = Resources(corpus, tmp_path, BACKBONES, specs)
+    build_arm("far", have)  # with the time of a search
     assert fill_collection("far", have, print) == IngestReport("a version", 3)
     arm, resources, progress = filled.pop()
     assert (arm.name, resources, progress) == ("far", have, print)
