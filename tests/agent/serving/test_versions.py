@@ -1,6 +1,7 @@
 """Which version a replica serves, by the versions and promotions of the log."""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import sqlalchemy as sa
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import Policy, PolicyError, PolicySpec
-from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.serving.router_scores import RouterScorer, Scorers
 from armwise.agent.serving.versions import ReplicaState, ServedVersion, Versions
 from armwise.arms.base import ArmError
+from armwise.feedback.drift import Alarms
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy, Version, promotions, versions
@@ -280,3 +282,18 @@ async def test_each_router_that_cannot_score_yet_is_logged_once(
         "the encoder of the first is away",
         "the encoder of the second is away",
     ]
+
+
+async def test_what_is_read_beside_a_version_whose_router_cannot_score_yet_holds_at_once(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = versions_of(store, config)
+
+    async def refuse(_self: Scorers, scorers: Iterable[object]) -> bool:
+        return not [*scorers]
+
+    monkeypatch.setattr(Scorers, "warm_up_all", refuse)
+    scorer = RouterScorer.__new__(RouterScorer)
+    new = ServedVersion(published(store, config), known.empty, scorer)
+    await known.follow(ReplicaState(new, known.active, alarms=Alarms(3)))
+    assert (known.state.served, known.state.alarms.count) == (None, 3)
