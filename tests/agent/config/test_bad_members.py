@@ -13,6 +13,7 @@ from armwise.agent.config import ConfigError, parse
 from armwise.agent.hosts.single_process import open_backends
 from armwise.arms.base import ArmError, Query
 from tests.agent.fakes import CONFIG
+from tests.arms.proxy_variables import forget_proxies
 from tests.neighbours import write_corpus
 
 WORDS = {"kind": "bm25"}
@@ -95,6 +96,25 @@ async def test_an_arm_whose_host_is_away_fails_alone(tmp_path: Path, arm: dict[s
     arms = open_backends(config).arms
     assert (await arms.search("words", Query("Where is the sea?"), 1)).passages
     with pytest.raises(ArmError):
+        await arms.search("far", Query("Where is the sea?"), 1)
+
+
+async def test_an_arm_whose_proxy_cannot_be_used_stops_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_proxies(monkeypatch)
+    monkeypatch.setenv("HTTP_PROXY", "http://[")
+    far = {
+        "kind": "remote",
+        "params": {"url": "http://service.example", "request": {"q": "{question}"}},
+    }
+    document = {**CONFIG, "home": str(tmp_path / "home"), "arms": {"words": WORDS, "far": far}, "limits": {}}
+    source = str(write_corpus(tmp_path / "corpus.jsonl"))
+    config = parse({**document, "corpus": {"name": "small", "source": source}}).resolve_places()
+    prepare(config, lambda *_: None)
+    arms = open_backends(config).arms
+    assert (await arms.search("words", Query("Where is the sea?"), 1)).passages
+    with pytest.raises(ArmError, match="HTTP_PROXY="):
         await arms.search("far", Query("Where is the sea?"), 1)
 
 
