@@ -10,10 +10,11 @@ Times are of the processor, so that a busy machine does not blur them: run it wi
 OMP_NUM_THREADS=1.
 
 In the replay, LinUCB decides so many `--decisions`, whose context is eight numbers, and
-learns from each; `ips` says what it earned. Ours is the verb `armwise replay --from FILE`,
-from its start to its end. obp has the arrays in memory, and its `run_bandit_replay`
-learns only the decisions on which both agree. `--beside` is the folder of another
-checkout of Armwise, whose verb is timed too.
+`ips` says what it earned. We learn from each of them. obp's `run_bandit_replay` learns
+only those on which both agree. First both have the decisions in memory. Then the whole
+processes are compared: ours is the verb `armwise replay --from FILE`, which also audits
+the log; obp's imports obp and loads arrays. `--beside` is the folder of another checkout
+of Armwise, whose verb is timed too.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from armwise.agent.policies import PolicySpec, ReplayStep, build_policy, sampling
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.jsonl import Header, export_lines
@@ -47,6 +49,9 @@ from armwise.feedback.reward import Metric, RewardRule
 RESAMPLES, RUNS = 100, 5
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0, clip=(0.0, 1.0))
+
+BLOCK = 256
+"""Decisions that are followed at once, as in a replay."""
 
 DIM = 8
 """Numbers in the context of a decision of the replay."""
@@ -101,7 +106,8 @@ def write_log(path: Path, log: dict[str, Floats | Integers], contexts: Floats) -
 
 def time_verb(path: Path, checkout: Path) -> float:
     """Return the processor time of `armwise replay` of an export by LinUCB, seconds."""
-    words = ["replay", "--from", str(path), "--policy", "policy:{kind: linucb}", "--estimator", "ips"]
+    policy = "policy:{kind: linucb, params: {dims: 0}}"
+    words = ["replay", "--from", str(path), "--policy", policy, "--estimator", "ips"]
     before = getrusage(RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-m", "armwise", *words],
@@ -112,6 +118,30 @@ def time_verb(path: Path, checkout: Path) -> float:
     )
     after = getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def time_following(log: dict[str, Floats | Integers], contexts: Floats) -> float:
+    """Return the processor time of LinUCB and `ips` on decisions in memory, seconds."""
+    n, n_arms = log["p_log"].shape
+    arms = tuple(f"arm{number}" for number in range(n_arms))
+    floor, share = 0.02 / n_arms, (1.0 / n_arms,) * n_arms
+    rows = zip(contexts.tolist(), log["drawn"].tolist(), log["reward"].tolist(), strict=True)
+    steps = [
+        ReplayStep(
+            Decision(str(i), Context("?", {}, tuple(x)), arms, share, arms[drawn], "u", 1),
+            arms,
+            floor,
+            (),
+            reward,
+        )
+        for i, (x, drawn, reward) in enumerate(rows)
+    ]
+    policy = build_policy(PolicySpec(kind="linucb", params={"dims": 0}), arms)
+    start = process_time()
+    found = [p for at in range(0, n, BLOCK) for p in sampling.follow(policy, steps[at : at + BLOCK])]
+    columns = {name: log[name] for name in ("propensity", "drawn", "reward")}
+    ips(Sample(**columns, p_target=np.array(found)))
+    return process_time() - start
 
 
 def compare_replays(n: int, n_arms: int, python: str | None, beside: Path | None) -> None:
@@ -125,10 +155,13 @@ def compare_replays(n: int, n_arms: int, python: str | None, beside: Path | None
         here = Path(__file__).parents[1]
         ours_s = time_verb(Path(folder) / "log.jsonl", here)
         other_s = None if beside is None else time_verb(Path(folder) / "log.jsonl", beside)
-    theirs_s = None
-    if python:
-        theirs_s = float(time_obp(python, {**log, "context": contexts})["replay_s"])
-    report(f"replay of {n:,} decisions by LinUCB", ours_s, theirs_s)
+    theirs = time_obp(python, {**log, "context": contexts}) if python else {}
+    in_memory_s = time_following(log, contexts)
+    report(f"LinUCB on {n:,} decisions in memory", in_memory_s, theirs.get("replay_s"))
+    if theirs:
+        per_reward = (in_memory_s / n, theirs["replay_s"] / theirs["learned"])
+        print(f"microseconds a learned reward: {1e6 * per_reward[0]:.0f}, obp {1e6 * per_reward[1]:.0f}")
+    report(f"the process, {n:,} decisions read and audited", ours_s, theirs.get("process_s"))
     if other_s is not None:
         print(f"the same by {beside}: {other_s:.3f} s, {other_s / ours_s:.1f} x")
 

@@ -27,7 +27,7 @@ def best_of(runs, call):
 
 
 def time_replay(log):
-    """Return the processor time of a replay by LinUCB and its value by ips, seconds."""
+    """Return the processor time of a replay by LinUCB and its value by ips, seconds, and rewards learned."""
     from obp import ope
     from obp.policy import LinUCB
     from obp.simulator import replay
@@ -49,7 +49,8 @@ def time_replay(log):
     estimator = ope.InverseProbabilityWeighting(estimator_name="ips")
     evaluation = ope.OffPolicyEvaluation(bandit_feedback=feedback, ope_estimators=[estimator])
     evaluation.estimate_policy_values(action_dist=chosen)
-    return process_time() - start
+    taken, rounds = process_time() - start, np.arange(n)
+    return {"replay_s": taken, "learned": int(chosen[rounds, log["drawn"], 0].sum())}
 
 
 def main(folder, resamples, runs):
@@ -60,7 +61,7 @@ def main(folder, resamples, runs):
     log = {path.stem: np.load(path) for path in Path(folder).glob("*.npy")}
     n, n_arms = log["p_target"].shape
     if "context" in log:
-        print(json.dumps({"replay_s": time_replay(log)}))
+        print(json.dumps({**time_replay(log), "process_s": process_time()}))
         return
     feedback = {
         "n_rounds": n,

@@ -12,7 +12,7 @@ from armwise.agent.config import parse
 from armwise.agent.evaluation.candidates import PolicyCandidate
 from armwise.agent.policies import Exploration, build_policy, compute_served_distribution
 from armwise.feedback.budget import Budget, Pacer
-from armwise.feedback.events import Cost, Decision, Example
+from armwise.feedback.events import LABELS, Cost, Decision, Example
 from armwise.feedback.log import Store
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, STEPS, evaluated, of, turn, values
@@ -80,6 +80,28 @@ def test_a_candidate_pays_what_its_own_distribution_would() -> None:
     (note,) = one.notes()
     assert "ceiling of 1 steps" in note
     assert pacer.costs(ARMS) == tuple(map(float, STEPS.values()))
+
+
+def test_what_a_candidate_pays_in_a_block_changes_the_next_price_and_labels_cost_nothing() -> None:
+    block = []
+    for number in range(90):
+        decision, execution, _ = turn(number, ARMS[number % 3])
+        made = replace(decision, policy=LABELS) if number % 5 == 4 else decision
+        block.append(Example(number + 1, made, execution.cost, {"thumb": 1.0}))
+    arms = [() if one.decision.policy == LABELS else ARMS for one in block]
+    found = []
+    for size in (len(block), 1):
+        pacer = Pacer(Budget(steps_per_request=1.0))
+        policy, explores = build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03)
+        one = PolicyCandidate("", "", frozenset(ARMS), policy, explores, pacer=pacer)
+        parts = [slice(at, at + size) for at in range(0, len(block), size)]
+        ps = [p for part in parts for p in one.follow(block[part], arms[part], [None] * len(block[part]))]
+        found.append((pacer.price, pacer.debt, [p.tolist() for p in ps if not isinstance(p, str)]))
+    assert found[0] == found[1]
+    alone = Pacer(Budget(steps_per_request=1.0))
+    one = PolicyCandidate("", "", frozenset(ARMS), policy, explores, pacer=alone)
+    [*one.follow(block[4:5], [()], [None])]
+    assert alone.arms == Pacer(Budget(steps_per_request=1.0)).arms
 
 
 def test_a_turn_of_a_conversation_is_a_request_of_its_budget() -> None:

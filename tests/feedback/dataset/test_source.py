@@ -164,6 +164,7 @@ def test_the_same_draws_of_a_log_and_its_export_are_sampled(
     found = sampled(LogSource(store, RULE))
     assert sampled(ExportSource(tmp_path / "log.jsonl")) == found
     whole = concatenate([*tabulate(examples, RULE, selection)])
+    assert [selection.has(one.decision) for one in examples] == whole.match(selection).tolist()
     every = whole.where(whole.drawn & whole.match(selection)).id.tolist()
     assert set(found) <= set(every)
     assert len(found) == len(every) if len(every) <= checked else 95 <= len(found) <= 100
