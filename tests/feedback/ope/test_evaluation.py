@@ -350,9 +350,10 @@ def test_blocks_of_a_long_log_do_not_show(log: Log, monkeypatch: pytest.MonkeyPa
     in_blocks = evaluate(log, targets, rng(), **options)
     for name, found in whole.items():
         assert found.estimates == in_blocks[name].estimates
-        assert found.diagnostics.mean_weight_error == pytest.approx(
-            in_blocks[name].diagnostics.mean_weight_error
-        )
+        seen, again = found.diagnostics, in_blocks[name].diagnostics
+        assert seen.mean_weight_error == pytest.approx(again.mean_weight_error)
+        shares = [one.target for one in seen.overlap]
+        assert shares == pytest.approx([one.target for one in again.overlap])
 
 
 def test_a_target_may_be_made_a_block_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
