@@ -229,7 +229,7 @@ def make_table(document: Mapping[str, Any]) -> Table:
     table.add_column("p", justify="right", no_wrap=True)
     for check in document["checks"]:
         cells = (check["name"], check["status"], check["expected"], check["found"])
-        style = _STYLES[check["status"]]
+        style = _STYLES.get(check["status"], "")
         table.add_row(*(Text(cell, style=style) for cell in (*cells, p_in_words(check["p_value"]))))
     return table
 
@@ -248,7 +248,7 @@ def list_footnotes(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-_STYLES = {"pass": "", "skipped": "dim", "warn": "yellow", "fail": "red"}
+_STYLES = {"skipped": "dim", "warn": "yellow", "fail": "red"}
 
 
 def p_in_words(p: float | None) -> str:
