@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.feedback.exchange.traffic import attribute
-
 N = 10
 
 SHORT = ("small", "large")
@@ -216,6 +214,12 @@ def langfuse(files: Mapping[str, Sequence[Mapping[str, Any]]], **changes: Any) -
 
 
 # -- OpenTelemetry ---------------------------------------------------------------------------------
+
+
+def attribute(key: str, value: Any) -> dict[str, Any]:
+    """Return an attribute of OTLP as JSON."""
+    kind = {str: "stringValue", float: "doubleValue", int: "intValue"}[type(value)]
+    return {"key": key, "value": {kind: str(value) if isinstance(value, int) else value}}
 
 
 def span(at: int, letter: str, parent: str = "", **attributes: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from armwise.feedback.jsonl import ExchangeError
 from tests.feedback.exchange.exports import (
     SHORT,
+    attribute,
     chat,
     judged,
     observations,
@@ -22,7 +23,6 @@ from tests.feedback.exchange.traffic import (
     Turn,
     as_csv,
     as_lines,
-    attribute,
     langfuse_rows,
     litellm_rows,
     near_the_truth,

@@ -1,6 +1,5 @@
 """Traffic of production with a known logging policy and known rewards, as each system would export it."""
 
-import csv
 import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from armwise.feedback.exchange import Columns, ImportRequest, ProductionLog
 from armwise.feedback.exchange.imported import make_rule
 from armwise.feedback.ope import evaluate
 from tests.feedback.examples import log_of_examples
+from tests.feedback.exchange.exports import attribute, score, spend, text, trace
 
 ARMS = ("small", "medium", "large")
 
@@ -108,26 +108,18 @@ def near_the_truth(examples: Iterable[Example], most: float = 0.05, estimator: s
         assert abs(estimate.value - truth) < most, (arm, estimate, truth)
 
 
-def as_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text, encoding="utf-8")
-    return path
+def as_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    return write(path, text("rows.jsonl", rows))
 
 
 def as_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        for row in rows:
-            writer.writerow(
-                {
-                    name: json.dumps(value) if isinstance(value, dict | list) else value
-                    for name, value in row.items()
-                }
-            )
+    return write(path, text("rows.csv", rows))
+
+
+def write(path: Path, content: str) -> Path:
+    """Write a file, compressed where its name says so."""
+    data = content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
 
@@ -170,27 +162,22 @@ NAMES: dict[str, Any] = {
 def litellm_rows(turns: Iterable[Turn]) -> list[dict[str, Any]]:
     """Rows of LiteLLM_SpendLogs."""
     return [
-        {
-            "request_id": t.id,
-            "call_type": "acompletion",
-            "api_key": "88dc28d0",
-            "spend": t.usd,
-            "total_tokens": sum(t.tokens),
-            "prompt_tokens": t.tokens[0],
-            "completion_tokens": t.tokens[1],
-            "startTime": t.iso,
-            "endTime": str(np.datetime64(int(t.at) + 2, "s")) + "Z",
-            "model": f"provider/{t.arm}",
-            "model_group": t.arm,
-            "metadata": {"requester_metadata": {"propensity": t.p[t.arm], "tier": t.tier}},
-            "cache_hit": "True" if t.number % 10 == 3 else "False",
-            "request_tags": [],
-            "end_user": t.user,
-            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": t.question}],
-            "response": {},
-            "session_id": t.episode,
-            "status": "success",
-        }
+        spend(
+            t.number,
+            request_id=t.id,
+            spend=t.usd,
+            prompt_tokens=t.tokens[0],
+            completion_tokens=t.tokens[1],
+            startTime=t.iso,
+            endTime=str(np.datetime64(int(t.at) + 2, "s")) + "Z",
+            model=f"provider/{t.arm}",
+            model_group=t.arm,
+            metadata={"requester_metadata": {"propensity": t.p[t.arm], "tier": t.tier}},
+            cache_hit="True" if t.number % 10 == 3 else "False",
+            end_user=t.user,
+            messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": t.question}],
+            session_id=t.episode,
+        )
         for t in turns
     ]
 
@@ -199,29 +186,21 @@ def langfuse_rows(turns: Iterable[Turn]) -> tuple[list[dict[str, Any]], list[dic
     """Traces and scores, as the HTTP API of Langfuse has them."""
     turns = list(turns)
     traces = [
-        {
-            "id": t.id,
-            "timestamp": t.iso,
-            "name": "answer",
-            "input": {"question": t.question},
-            "sessionId": t.episode,
-            "userId": t.user,
-            "metadata": {"arm": t.arm, "propensity": t.p[t.arm], "tier": t.tier},
-            "tags": [],
-            "latency": 0.25,
-            "totalCost": t.usd,
-        }
+        trace(
+            t.number,
+            id=t.id,
+            timestamp=t.iso,
+            input={"question": t.question},
+            sessionId=t.episode,
+            userId=t.user,
+            metadata={"arm": t.arm, "propensity": t.p[t.arm], "tier": t.tier},
+            latency=0.25,
+            totalCost=t.usd,
+        )
         for t in turns
     ]
     scores = [
-        {
-            "id": f"s{t.number}",
-            "traceId": t.id,
-            "name": name,
-            "dataType": "NUMERIC",
-            "value": value,
-            "timestamp": t.iso,
-        }
+        score(0, id=f"s{t.number}", traceId=t.id, name=name, value=value, timestamp=t.iso, updatedAt=t.iso)
         for t in turns
         for name, value in (("helpful", t.reward), ("length", 3.0))
         if value is not None
@@ -261,12 +240,6 @@ def tensorzero_rows(turns: Iterable[Turn]) -> tuple[list[dict[str, Any]], list[d
         if t.reward is not None
     ]
     return inferences, feedback
-
-
-def attribute(key: str, value: Any) -> dict[str, Any]:
-    """Return an attribute of OTLP as JSON."""
-    kind = {str: "stringValue", float: "doubleValue", int: "intValue"}[type(value)]
-    return {"key": key, "value": {kind: str(value) if isinstance(value, int) else value}}
 
 
 def otel_lines(turns: Iterable[Turn]) -> list[dict[str, Any]]:
