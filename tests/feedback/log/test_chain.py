@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -405,6 +406,14 @@ def test_texts_with_a_name_twice_name_their_fact(store: Store) -> None:
         connection.exec_driver_sql(f"UPDATE texts SET document = {forged} WHERE seq = 6")
     (change,) = verify(store)
     assert change.startswith("the fact at position 6, of the decisions, does not match its seal")
+
+
+def test_a_text_that_became_bytes_is_found(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        heads = fill(store)
+        with store.writing() as connection:
+            connection.exec_driver_sql("UPDATE executions SET decision_id = CAST(decision_id AS BLOB)")
+        assert "between positions 1 and 5 was changed" in verify(store, **heads)[0]
 
 
 def test_the_range_of_a_change_is_between_the_checkpoints_around_it(store: Store) -> None:

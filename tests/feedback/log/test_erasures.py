@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -112,6 +113,31 @@ def test_a_user_of_another_project_with_the_same_name_is_another_one(store: Stor
     assert erasures.user_digest(store, "a", "b") != erasures.user_digest(store, "ab", "")
     assert erasures.erase_user(store, "default", "mary", "k1", NOW).decisions == 1
     assert erasures.erase_user(store, "default", "mary", "k1", NOW).decisions == 0, "the user is forgotten"
+
+
+def test_an_episode_goes_with_the_feedback_on_it(store: Store) -> None:
+    write(store, "d1", "mary", episode="e1")
+    store.append(
+        [Feedback("f", None, "comment", None, 107.0, episode_id="e1", content={"comment": "left by Mary"})]
+    )
+    done = erasures.erase_episode(store, "e1", "cli", NOW)
+    assert (done.decisions, done.feedback) == (1, 2)
+    assert [text for text in SECRETS if text in dump(store)] == []
+
+
+def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store: Store) -> None:
+    store.append([of_user(store, "d1", "mary")])
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
+    late = replace(value("d1", at=150.0), content={"comment": "left by Mary"}, tags={"page": "Mary's page"})
+    seen = Observation(
+        "d1", ObservationSource.SHADOW, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0
+    )
+    receipts = store.append([execution("d1"), late, seen])
+    assert receipts[1].status is FeedbackStatus.STORED
+    assert [text for text in SECRETS if text in dump(store)] == []
+    found = store.record("d1")
+    assert found is not None
+    assert (found.feedback[0].value, found.observations[0].value) == (1.0, 0.5)
 
 
 def said(name: str, *, at: float = 110.0, **about: str) -> Feedback:
@@ -306,6 +332,38 @@ def test_an_erasure_vacuums_the_tables_of_postgresql(postgres: Server) -> None:
     with store.reading() as connection:
         vacuumed = {*connection.exec_driver_sql(query).scalars()}
     assert vacuumed == {"answer_marks", "decisions", "feedback", "texts"}
+    store.close()
+
+
+def test_nothing_of_a_text_is_left_in_the_file(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    for i in range(40):
+        write(store, f"d{i}", "mary")
+    store.forget()
+    assert b"an answer" in (tmp_path / "log.db").read_bytes()
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [text for text in SECRETS[3:] if text.encode() in files] == []
+    assert b"what is d7" not in files
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_left_where_rows_of_any_size_moved_in_the_file(tmp_path: Path, seed: int) -> None:
+    """Rows that get shorter are merged with their neighbours, which leaves copies on the pages they had."""
+    rng, store = np.random.default_rng(seed), Store(f"sqlite:///{tmp_path / 'log.db'}", clock=lambda: NOW)
+    for n in range(150):
+        user = rng.choice(["mary", "rob"])
+        question, answer, comment = (f"{what} {user}: " * rng.integers(1, 41) for what in ("of", "to", "by"))
+        context = Context(question, {f"w={user}{i}": 1.0 for i in range(n % 9)})
+        digest = erasures.user_digest(store, "default", user)
+        asked = replace(decision(f"d{n}"), context=context, user_digest=digest, asked_by="app")
+        said = replace(execution(asked.id), answer=answer, marks=(f"to {user}, {n}",))
+        store.append([asked, said, replace(value(asked.id), content={"comment": comment})])
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [text for text in (b"of mary", b"to mary", b"by mary", b"w=mary") if text in files] == []
+    assert all(text in files for text in (b"of rob", b"to rob", b"by rob"))
     store.close()
 
 
