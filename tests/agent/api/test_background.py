@@ -1,5 +1,6 @@
 """Work in the background that fails: a service that answers is ready, and says what fails and what to do."""
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.events import Tick
+from armwise.feedback.log import Store
 from armwise.feedback.registry import runs
 from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.lag import ABANDONED_S, SuccessorCheck
@@ -131,18 +133,35 @@ async def test_why_something_fails_is_for_keys_that_may_read(
 async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_them(
     warmed: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 0.0
-    warmed.replica._learning = SuccessorCheck(warmed.replica.store, lambda: now)  # noqa: SLF001 - its clock
-    monkeypatch.setattr("armwise.agent.serving.replica.LEARNING_S", 0.0)
-    monkeypatch.setattr(warmed.replica, "_check_at", 0.0)
-    epoch = take_epoch(warmed.replica.store, "here:1", 0.0)
-    warmed.replica.store.append([Tick(100.0)])
-    await warmed.replica._check_log()  # noqa: SLF001 - as the poller does
+    now, looks = 0.0, list[float]()
+
+    class Check(SuccessorCheck):
+        def __init__(self, store: Store) -> None:
+            super().__init__(store, lambda: now)
+
+        def check(self) -> None:
+            looks.append(now)
+            super().check()
+
+    monkeypatch.setattr("armwise.feedback.training_log.lag.SuccessorCheck", Check)
+    monkeypatch.setattr("armwise.agent.serving.replica.LEARNING_S", 0.001)
+    replica = warmed.replica
+    replica._tasks["learner"].cancel()  # noqa: SLF001 - another one looks, by this clock
+    epoch = take_epoch(replica.store, "here:1", 0.0)
+    replica.store.append([Tick(100.0)])
+    replica._tasks["learner"] = asyncio.create_task(replica._watch_learner())  # noqa: SLF001
+
+    async def looked(times: int = 3) -> None:
+        looks.clear()
+        while len(looks) < times:
+            await asyncio.sleep(0.001)
+
+    await looked()
     now = ABANDONED_S
-    await warmed.replica._check_log()  # noqa: SLF001
+    await looked()
     assert await failures(warmed) == []
     now += 1.0
-    await warmed.replica._check_log()  # noqa: SLF001
+    await looked()
     (found,) = await failures(warmed)
     assert (found["work"], found["attempts"]) == ("learner", 1)
     why = f"1 facts are waiting for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
@@ -154,8 +173,8 @@ async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_
     assert (found["why"], found["attempts"]) == ("the disk is full", 3), "why, where that is known"
     clear(Work.LEARNER)
 
-    Joiner(warmed.replica.store, warmed.replica.config.reward, epoch).advance(110.0)
-    await warmed.replica._check_log()  # noqa: SLF001
+    Joiner(replica.store, replica.config.reward, epoch).advance(110.0)
+    await looked()
     assert await failures(warmed) == []
     assert await gauges(warmed) == NONE
 
@@ -164,8 +183,11 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
     warmed: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[int]()
-    monkeypatch.setattr(warmed.replica, "_learning", SimpleNamespace(check=lambda: looks.append(1)))
-    monkeypatch.setattr(warmed.replica, "_check_at", 0.0)
-    for _ in range(5):
-        await warmed.replica._check_log()  # noqa: SLF001 - as the poller does at each refresh
+    check = SimpleNamespace(check=lambda: looks.append(1))
+    monkeypatch.setattr("armwise.feedback.training_log.lag.SuccessorCheck", lambda _: check)
+    watching = asyncio.create_task(warmed.replica._watch_learner())  # noqa: SLF001
+    while not looks:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    watching.cancel()
     assert len(looks) == 1
