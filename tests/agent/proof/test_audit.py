@@ -145,8 +145,8 @@ def test_a_log_whose_turns_fail_by_arm_passes(config: Path, store: Store) -> Non
         connection.execute(sa.delete(t.examples).where(t.examples.c.decision_id.in_(lost)))
     printed = run("-c", config)
     assert "The log fails" not in printed
-    assert "warn, failures: " in printed
-    assert "of bm25 and 0% of" in printed
+    assert "warn, missing rewards: " in printed
+    assert "% of bm25 and " in printed, "failed turns lack a reward, more often of this arm"
 
 
 @pytest.mark.slow
