@@ -417,6 +417,23 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     other.close()
 
 
+def test_a_row_says_whether_feedback_on_the_same_thing_follows(store: Store) -> None:
+    def on(episode: str, key: str) -> Fact:
+        return replace(value(episode, key=key), decision_id=None, episode_id=episode)
+
+    store.append(
+        [
+            *(on("talk", "1"), on("talk", "2"), on("other", "3")),
+            *(value("d1", key="4"), value("d1", key="5"), value("d2", key="6")),
+            *(decision("d3"), value("d2", key="7")),
+        ]
+    )
+    store.append([value("d2", key="8")])
+    with store.reading() as connection:
+        found = connection.scalars(sa.select(t.feedback.c.more).order_by(t.feedback.c.seq)).all()
+    assert found == [True, False, False, True, False, False, False, False]
+
+
 def test_no_commit_reads_more_of_a_longer_log(tmp_path: Path) -> None:
     taken = list[int]()
     for n in (20, 4000):
