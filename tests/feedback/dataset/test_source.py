@@ -1,6 +1,7 @@
 """A log of a database and its export are one and the same, features included."""
 
 import re
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -132,11 +133,11 @@ def test_of_a_long_export_pages_that_are_evenly_spread_are_sampled(
     "selection",
     [
         Selection(),
-        Selection(since=300.0, until=700.0),
+        Selection(since=2.7, until=6.3),
         Selection(versions=(1, 2)),
         Selection(features={"w=why": 1.0}),
         Selection(prefix="d1"),
-        Selection(since=500.0, until=520.0),
+        Selection(since=4.5, until=4.7),
         Selection(excluded_id_part="7"),
     ],
     ids=str,
@@ -152,7 +153,10 @@ def test_the_same_draws_of_a_log_and_its_export_are_sampled(
     """As many as are asked for, or all of the selection."""
     monkeypatch.setattr("armwise.feedback.sources.CHECKED", checked)
     monkeypatch.setattr("armwise.feedback.sources.STRETCH", 5)
-    examples = some_examples(np.random.default_rng(2), 1000)
+    examples = [
+        replace(one, decision=replace(one.decision, decided_at=9.0 * seq / 1000))  # as the clock of a log goes
+        for seq, one in enumerate(some_examples(np.random.default_rng(2), 1000))
+    ]
     write(store, RULE.join, examples)
     with (tmp_path / "log.jsonl").open("wb") as file:
         write_export(examples, file, Header(written_at=0.0, reward=RULE))
@@ -162,6 +166,7 @@ def test_the_same_draws_of_a_log_and_its_export_are_sampled(
         return table.where(table.drawn).id.tolist()
 
     found = sampled(LogSource(store, RULE))
+    assert found
     assert sampled(ExportSource(tmp_path / "log.jsonl")) == found
     whole = concatenate([*tabulate(examples, RULE, selection)])
     every = whole.where(whole.drawn & whole.match(selection)).id.tolist()
