@@ -153,8 +153,8 @@ def test_the_same_draws_of_a_log_and_its_export_are_sampled(
     """As many as are asked for, or all of the selection."""
     monkeypatch.setattr("armwise.feedback.sources.CHECKED", checked)
     monkeypatch.setattr("armwise.feedback.sources.STRETCH", 5)
-    examples = [
-        replace(one, decision=replace(one.decision, decided_at=9.0 * seq / 1000))  # as the clock of a log goes
+    examples = [  # in the order of time, as those of a log
+        replace(one, decision=replace(one.decision, decided_at=9.0 * seq / 1000))
         for seq, one in enumerate(some_examples(np.random.default_rng(2), 1000))
     ]
     write(store, RULE.join, examples)
