@@ -155,7 +155,8 @@ def record(failure: WorkFailure, folder: Path | None = None) -> None:
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        unfinished.write_bytes(orjson.dumps(asdict(failure)))
+        why = failure.why.encode(errors="replace").decode()
+        unfinished.write_bytes(orjson.dumps({**asdict(failure), "why": why}))
         unfinished.replace(path)  # atomic
     except OSError as error:
         logger.warning("%s; it cannot be recorded: %s", failure, error)

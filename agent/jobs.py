@@ -122,15 +122,16 @@ class Jobs:
 
     def _run(self, work: Work, make: Callable[[], Task]) -> None:
         task: Task | None = None
-        pause_s, failed = 0.0, 0
+        pause_s, failed, ran = 0.0, 0, False
         stands = True  # what an earlier process may have recorded
+        failed_run = False  # what stands is of a run, and only another run takes it back
         while not self._stop.wait(pause_s):
             try:
-                task = task or make()
-                if task.due(self._clock()):
+                ran, task = False, task or make()
+                if ran := task.due(self._clock()):
                     task.run(self._stop)
                 pause_s = self._poll_s
-                if stands:
+                if stands and (ran or not failed_run) and not self._stop.is_set():
                     clear(work)
                     stands, failed = False, 0
             except (LogUnavailableError, BehindError) as error:
@@ -139,7 +140,7 @@ class Jobs:
             except Exception as error:
                 pause_s = min(max(self._poll_s, 2 * pause_s), MAX_FAILED_S)
                 logger.exception("%s failed; the next attempt is in %.3g s", ABOUT[work][0], pause_s)
-                stands, failed = True, failed + 1
+                stands, failed_run, failed = True, ran, failed + 1
                 record(WorkFailure(work, describe_error(error), failed, self._clock() + pause_s))
 
 

@@ -181,6 +181,7 @@ def start(folder: Path | None = None, **options: Any) -> None:
             ray.init(job_config=job_config(), **options)
         except Exception as error:  # Ray has no class of its own for this
             late += 1
+            _end_processes(folder)
             if TIMED_OUT not in str(error):
                 raise
             if late == ATTEMPTS:
@@ -190,6 +191,19 @@ def start(folder: Path | None = None, **options: Any) -> None:
                 ) from None
         else:
             return
+
+
+def _end_processes(folder: Path) -> None:
+    """End the processes that a failed start has left; Ray forgets them."""
+    import psutil
+
+    left = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if any(str(folder) in word for word in process.cmdline()):
+                process.kill()
+                left.append(process)
+    psutil.wait_procs(left, timeout=10.0)
 
 
 CLUSTER_S = 5.0

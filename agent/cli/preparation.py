@@ -118,6 +118,7 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
         config.backbones,
         arms,
         open_selector=open_selector,
+        wait_s=config.limits.search_s,
     )
     prepare_arms(resources, progress=progress)
     if (similarity := config.features.similarity) is not None:

@@ -22,6 +22,7 @@ from armwise.arms.base import NAME, check_name
 from armwise.arms.corpus import Chunking
 from armwise.arms.places import name_corpus
 from armwise.arms.relative_paths import LocalSource
+from armwise.arms.retrievers import WAITING
 from armwise.arms.suggestions import did_you_mean
 from armwise.number import Number
 
@@ -179,6 +180,11 @@ class Limits(BaseModel):
     completion_tokens: int = Field(
         default=128_000, ge=1, description="Maximum `max_tokens` that a request may ask for."
     )
+
+    @property
+    def search_s(self) -> float:
+        """Most seconds that a search waits for another service, a part of the time of an arm."""
+        return WAITING * self.arm_timeout_s
 
     @property
     def answer_s(self) -> float:

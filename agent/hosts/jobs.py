@@ -2,12 +2,12 @@
 
 import gc
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
@@ -30,6 +30,9 @@ from armwise.feedback.log import ChangeWatch, Store, open_log
 BUILDER = "armwise.agent.cli.first_start", "follow"
 """Where the child of a first start begins; by name, since the service loads no verbs."""
 
+MOST_SAID = 4096
+"""Bytes of what a child says that are kept."""
+
 
 class FirstStart:
     """Builds in a child what a first start has left. Implements `armwise.agent.jobs.Task`.
@@ -51,20 +54,24 @@ class FirstStart:
         task = self._config.model_dump(mode="json")
         environment = environment_of_a_child()
         del environment["OMP_NUM_THREADS"]  # it embeds on all processors
-        pipe, lower = subprocess.PIPE, lower_priority_of_a_builder
-        child = begin_child(*BUILDER, task, lower=lower, env=environment, stdout=pipe)
-        try:
-            while child.poll() is None:
-                if stop.wait(POLL_S):
-                    return
-            if child.returncode:
-                assert child.stdout is not None
-                why = child.stdout.read().decode(errors="replace").strip()
-                raise JobFailedError(why or f"the process that builds ended with status {child.returncode}")
-        finally:
-            end_child(child)
-            if folder := os.environ.get(RUN_FOLDER):
-                BuildingProgress(Path(folder)).end()
+        with TemporaryFile() as said:  # no pipe: a child that says much would wait for ever
+            child = begin_child(
+                *BUILDER, task, lower=lower_priority_of_a_builder, env=environment, stdout=said
+            )
+            try:
+                while child.poll() is None:
+                    if stop.wait(POLL_S):
+                        return
+                if child.returncode:
+                    said.seek(0)
+                    why = said.read(MOST_SAID).decode(errors="replace").strip()
+                    raise JobFailedError(
+                        why or f"the process that builds ended with status {child.returncode}"
+                    )
+            finally:
+                end_child(child)
+                if folder := os.environ.get(RUN_FOLDER):
+                    BuildingProgress(Path(folder)).end()
 
 
 class JobsHost:
@@ -104,29 +111,40 @@ class JobsHost:
 
     __del__ = stop  # Ray Serve calls it when it stops the replica
 
-    def _open(self) -> tuple[Store, Callable[[], bool]]:
-        """Open the log for a task; return it, and what says whether it may have changed."""
-        store = Store(self._config.database_url, self._config.reward.join, self._clock)
-        return self._opened.enter_context(closing(store)), ChangeWatch(store).is_due
+    def _on_log(self, make: Callable[[Store], Task], store: Store | None = None) -> Task:
+        """Return a task on a store of its own, which is closed with this host, or at once if it fails."""
+        with ExitStack() as opened:
+            store = store or Store(self._config.database_url, self._config.reward.join, self._clock)
+            opened.enter_context(closing(store))
+            task = make(store)
+            self._opened.push(opened.pop_all())
+        return task
 
     def _learning(self) -> Task:
         store = open_log(self._config.database_url, self._config.reward, self._clock)
-        return Learning(self._opened.enter_context(closing(store)), self._config, self._clock)
+        return self._on_log(lambda store: Learning(store, self._config, self._clock), store)
 
     def _evaluations(self) -> Task:
-        config, (store, changed) = self._config, self._open()
-        known = store, digest_configuration(config), this_process(), partial(evaluate_apart, config)
-        return Evaluations(*known, self._clock, pauses_s=RETRIES_S, changed=changed)
+        config, evaluate = self._config, partial(evaluate_apart, self._config)
+        return self._on_log(
+            lambda store: Evaluations(
+                store,
+                digest_configuration(config),
+                this_process(),
+                evaluate,
+                self._clock,
+                pauses_s=RETRIES_S,
+                changed=ChangeWatch(store).is_due,
+            )
+        )
 
     def _warm_starts(self, since: float) -> Task:
-        store, changed = self._open()
-        task: Task = load(WARM_STARTS)(store, self._config, since, clock=self._clock, changed=changed)
-        return task
+        make = partial(load(WARM_STARTS), config=self._config, since=since, clock=self._clock)
+        return self._on_log(lambda store: make(store, changed=ChangeWatch(store).is_due))
 
     def _canaries(self) -> Task:
-        store, changed = self._open()
-        task: Task = load(CANARIES)(store, self._config, self._clock, changed)
-        return task
+        make = load(CANARIES)
+        return self._on_log(lambda store: make(store, self._config, self._clock, ChangeWatch(store).is_due))
 
     def check_health(self) -> None:
         """Fail if the clock jumped or a thread has ended, so that the process is replaced."""

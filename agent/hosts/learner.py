@@ -15,7 +15,7 @@ from armwise.agent.learning import (
     live_arms,
 )
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import BehindError, LogUnavailableError, SupersededError
+from armwise.feedback.errors import RebuiltError, SupersededError
 from armwise.feedback.log import ChangeWatch, Store
 from armwise.feedback.registry import active_policy
 from armwise.feedback.training_log import lag, take_epoch
@@ -29,7 +29,7 @@ LOOK_S = 2.0
 class Learning:
     """Learns from the log, and writes the summary for the console. Implements `armwise.agent.jobs.Task`.
 
-    It takes an epoch of the log when it begins, and a new one after a failure. Once another learner has taken
+    It takes an epoch of the log when it begins, and a new one after a rebuild. Once another learner has taken
     one, it leaves the log alone until nobody has read it for a minute.
 
     Args:
@@ -65,11 +65,11 @@ class Learning:
         except SupersededError as error:
             logger.warning("the learner stopped: %s", error)
             self._superseded = True
-        except (LogUnavailableError, BehindError):
-            self._learner = None  # its policy may have learned unpublished examples
+        except RebuiltError:
+            self._learner = self._epoch = None
             raise
         except Exception:
-            self._learner = self._epoch = None
+            self._learner = None  # its policy may have learned unpublished examples
             raise
 
     def _is_abandoned(self, now: float) -> bool:

@@ -166,9 +166,10 @@ async def serve(
         keep_what_is_loaded()
         if await stop.unless(ready):
             return 0
-        jobs = JobsHost(config, {*Work} - {Work.LEARNER})  # now: it loads what no answer needs
-        opened.callback(jobs.stop)
-        await stop.watch(LOOK_S, replica.check, learner.check_health, jobs.check_health)
+        if not stop.signals:
+            jobs = JobsHost(config, {*Work} - {Work.LEARNER})  # now: it loads what no answer needs
+            opened.callback(jobs.stop)
+            await stop.watch(LOOK_S, replica.check, learner.check_health, jobs.check_health)
         if HAND_OVER in stop.signals:  # no new connection comes here
             await asyncio.sleep(HAND_OVER_S)
     return 0

@@ -41,6 +41,7 @@ from armwise.arms.models import Backbone, ModelNotFoundError
 from armwise.arms.profile import Profile, ProfileSpec
 from armwise.arms.retrievers import (
     METER,
+    WAITING,
     ArmGraph,
     ArmSpec,
     ArmSpecError,
@@ -54,9 +55,6 @@ from armwise.arms.retrievers import (
     prepare,
     read_profiles,
 )
-
-WAITING = 0.8
-"""Share of its time that a search waits for another service, so that it can still report what failed."""
 
 THREADS = max(4, os.cpu_count() or 4)
 """Concurrent searches of each arm in a process."""

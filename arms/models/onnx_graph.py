@@ -163,7 +163,7 @@ def open_graph(model: str) -> OnnxGraph:
 def _quantises(graph: Path) -> bool:
     """Return whether a graph quantises activations as it runs."""
     with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(b"DynamicQuantizeLinear") >= 0
+        return content.find(b"DynamicQuantize") >= 0  # of Linear, MatMul or LSTM
 
 
 def _quantise(graph: Path) -> Path:

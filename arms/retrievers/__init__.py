@@ -15,6 +15,7 @@ from .fusion import FusionArm, FusionParams, fuse
 from .kind import (
     DEFAULT_HOST,
     EXTERNAL,
+    WAITING,
     AnswerCheck,
     AnswerSelector,
     ArmSpec,
@@ -46,6 +47,7 @@ __all__ = [
     "EXTERNAL",
     "METER",
     "UNKNOWN",
+    "WAITING",
     "AnswerCheck",
     "AnswerSelector",
     "ArmGraph",

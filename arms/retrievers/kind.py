@@ -366,6 +366,10 @@ class CheckedArms:
     explore: float
 
 
+WAITING = 0.8
+"""Share of its time that a search waits for another service, so that it can still report what failed."""
+
+
 @dataclass(frozen=True)
 class Resources:
     """The resources that arms are built from.

@@ -50,7 +50,7 @@ from sqlalchemy import (
 
 from armwise.feedback.log.limits import LARGEST, LATEST, Amount, Count, Propensity, Setting, Time
 
-SCHEMA = 1
+SCHEMA = 2
 """Number of these tables, in `log`. Count it up when one of them changes after the first release."""
 
 NO_FACTS = 64 * "0"

@@ -1,5 +1,6 @@
 """Work in the background that fails: it is tried again a few times, and is on record until it succeeds."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,13 @@ def test_a_failure_that_cannot_be_written_is_logged(run: Path, caplog: pytest.Lo
     (said,) = (one.getMessage() for one in caplog.records)
     assert "the disk is full" in said
     assert "it cannot be recorded" in said
+
+
+@pytest.mark.usefixtures("run")
+def test_a_failure_whose_words_are_no_text_is_recorded() -> None:
+    record(failure(os.fsdecode(b"caf\xe9.txt cannot be read"), 1, None))
+    (found,) = read_failures()
+    assert "cannot be read" in found.why
 
 
 def test_without_a_run_folder_nothing_is_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """A Ray that starts late on a busy machine, and a cluster that is gone."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,17 @@ def test_a_node_that_is_late_is_started_again(
     for one in starts.options:
         one["job_config"]._py_driver_sys_path.extend(["/here"])  # as Ray does  # noqa: SLF001
         assert one["job_config"]._py_driver_sys_path == []  # noqa: SLF001
+
+
+def test_what_a_late_node_has_left_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left, other = (
+        subprocess.Popen([sys.executable, "-c", "input()", folder], stdin=subprocess.PIPE)
+        for folder in (f"--temp-dir={tmp_path}/ray", "elsewhere")
+    )
+    begun(monkeypatch, tmp_path, LATE, None)
+    left.wait(30)
+    assert other.poll() is None
+    other.communicate(b"\n")
 
 
 def test_a_node_that_never_starts_is_said_in_one_line(

@@ -134,6 +134,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         seed=settings.seed,
         block=settings.block,
         open_selector=open_selector,
+        wait_s=config.limits.search_s,
         arms=arms,
         form=settings.form,
         of_answers=_build_answer_measures(settings, measured),

@@ -151,6 +151,7 @@ def _score(settings: Scoring, queries: Path, console: Console, on_progress: Prog
         block=settings.block,
         timed=settings.timed,
         open_selector=open_selector,
+        wait_s=config.limits.search_s,
     )
     return score(job, settings.output, workers=settings.workers, progress=on_progress)
 

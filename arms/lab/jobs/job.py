@@ -214,6 +214,7 @@ class PoolJob:
         seed: Seed of the stochastic arms.
         block: Questions per block, at least 1.
         open_selector: Opens a model that was trained for an arm; picklable.
+        wait_s: Most seconds that a search waits for another service.
     """
 
     questions: tuple[Question, ...]
@@ -225,6 +226,7 @@ class PoolJob:
     seed: int = 0
     block: int = 32
     open_selector: OpenTrained = no_selector
+    wait_s: float = 8.0
 
     @property
     def n_blocks(self) -> int:
@@ -306,6 +308,7 @@ class PoolWorker:
             self.embed,
             self.write,
             job.open_selector,
+            job.wait_s,
         )
         self.sweep = Sweep(self.resources, names)
 

@@ -281,7 +281,7 @@ def test_why_it_fails_is_told_and_the_arms_that_answer_stay(
     with pytest.raises(JobFailedError, match="/no/such/model"):
         builds(lost)
     assert live(store) == FIRST
-    assert Building.read() is None, "warm starts go on with the arms that there are"
+    assert Building.read() is None
     builds(config)
     assert live(store) == actions(ARMS), "the next attempt"
 
@@ -301,6 +301,16 @@ def test_what_builds_and_is_killed_is_told(
     script(tmp_path, monkeypatch, "kill -9 $$")
     with pytest.raises(JobFailedError, match="ended with status -9"):
         builds(config)
+
+
+def test_what_builds_may_say_more_than_a_pipe_holds(
+    config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(config)
+    script(tmp_path, monkeypatch, "echo no space left; yes | head -c 200000; exit 1")
+    with pytest.raises(JobFailedError, match="no space left") as caught:
+        builds(config)
+    assert len(str(caught.value)) < 5000
 
 
 def test_what_builds_ends_with_the_service_and_its_children_too(

@@ -73,7 +73,7 @@ def overview(status: DeploymentStatus, message: str = "", **replicas: int) -> De
 def test_each_deployment_is_told_with_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {
         "Learner": overview(DeploymentStatus.UNHEALTHY, "it has died", STARTING=1, RUNNING=2),
-        "Jobs": overview(DeploymentStatus.UPDATING),
+        "Generator": overview(DeploymentStatus.UPDATING),
         "Arms": overview(DeploymentStatus.HEALTHY, RUNNING=3),
     }
     applications = {
@@ -83,7 +83,7 @@ def test_each_deployment_is_told_with_its_replicas(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(applications=applications))
     assert list(deployments().items()) == [
         ("Arms", (True, "3 running")),
-        ("Jobs", (False, "no replica")),
+        ("Generator", (False, "no replica")),
         ("Learner", (False, "2 running, 1 starting it has died")),
     ]
 
@@ -121,7 +121,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[..
     def construct(**changes: Any) -> Any:
         config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **changes})
         plain: Any = ingress.Ingress.__mro__[1]  # without what Ray Serve wraps around it
-        return plain(config, {}, {}, {"default": None}, None, None, str(tmp_path))
+        return plain(config, {}, {}, {"default": None}, None, str(tmp_path))
 
     return construct, done
 

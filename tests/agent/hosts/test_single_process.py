@@ -27,11 +27,11 @@ class Starting:
     """A replica that is ready at its third look; Ctrl-C is pressed at the fifth."""
 
     def __init__(self) -> None:
-        self.ready, self.looks = False, 0
+        self.ready, self.looks, self.ready_at = False, 0, 3
 
     def check(self) -> None:
         self.looks += 1
-        self.ready = self.looks >= 3
+        self.ready = self.looks >= self.ready_at
         if self.looks == 5:
             signal.raise_signal(signal.SIGINT)
 
@@ -77,6 +77,16 @@ async def test_what_runs_jobs_is_opened_once_questions_are_answered(
     await parts.serve(tmp_path)
     assert parts.opened == [("port", 0), ("learner", 0), ("ready", 3), ("jobs", 3)]
     assert (parts.replica.looks, parts.bound, parts.stopped) == (5, [False], ["jobs", "learner"])
+
+
+async def test_a_service_that_is_stopped_before_it_is_ready_begins_no_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(monkeypatch)
+    parts.replica.looks = 3  # of the five until Ctrl-C
+    parts.replica.ready_at = 9
+    await parts.serve(tmp_path)
+    assert [name for name, _ in parts.opened] == ["port", "learner"]
 
 
 async def test_a_host_that_fails_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

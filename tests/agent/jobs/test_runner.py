@@ -364,6 +364,21 @@ def test_a_task_clears_earlier_failures(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_failures() == []
 
 
+def test_the_failure_of_a_run_stands_until_another_run_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+
+    def fail(_stop: threading.Event) -> None:
+        raise KeyError("a bug")
+
+    task = Scripted(True, False, False, run=fail)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    assert [failure.why for failure in read_failures()] == ["KeyError: 'a bug'"]
+
+
 def test_a_task_that_could_not_be_made_is_made_again() -> None:
     task, tries = Scripted(True), iter([AWAY, KeyError("a bug"), None])
 

@@ -49,7 +49,7 @@ def test_an_empty_database_gets_the_tables_and_an_empty_log(engine: sa.Engine) -
     assert schema(engine) == t.SCHEMA
     assert rows_of(engine) == {
         **{table: [] for table in t.metadata.tables},
-        "log": [{"schema": 1, "seq": 0, "at": 0.0, "secret": log_schema.new_secret()}],
+        "log": [{"schema": t.SCHEMA, "seq": 0, "at": 0.0, "secret": log_schema.new_secret()}],
     }
 
 
@@ -109,7 +109,7 @@ def test_tables_of_another_armwise_are_refused(engine: sa.Engine) -> None:
     prepare(engine)
     with engine.begin() as connection:
         connection.execute(sa.update(t.log).values(schema=7))
-    with pytest.raises(SchemaError, match="has schema 7, and this Armwise reads schema 1: run the version"):
+    with pytest.raises(SchemaError, match="has schema 7, and this Armwise reads schema 2: run the version"):
         prepare(engine)
     with engine.connect() as connection, pytest.raises(SchemaError, match="has schema 7, and"):
         check(connection)

@@ -19,7 +19,7 @@ from armwise.agent.jobs import Task
 from armwise.agent.lab.warmstart.job import WarmStarts, begin_child
 from armwise.agent.learning import Recipe
 from armwise.agent.low_priority import BUILDER_NICE
-from armwise.agent.run_folder import COLD, RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import COLD, RUN_FOLDER, UNDER_WAY, BuildingProgress
 from armwise.feedback.drift import Alarm
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.log import Store
@@ -149,14 +149,18 @@ def test_first_runs_and_retries_are_awaited(store: Store, task: WarmStarts, chil
 
 
 def test_no_run_begins_while_a_first_start_builds_arms(
-    task: WarmStarts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: WarmStarts, config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    config.home_path.mkdir(exist_ok=True)
     building = BuildingProgress(tmp_path)
     building("embedding passages", 1, 10)
     assert not task.due(3601.0)
     building.end()
-    assert task.due(3601.5)
+    (config.home_path / UNDER_WAY).write_text("{}")  # an attempt that failed is followed by another
+    assert not task.due(3601.5)
+    (config.home_path / UNDER_WAY).unlink()
+    assert task.due(3602.5)
 
 
 @pytest.mark.slow
