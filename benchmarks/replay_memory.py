@@ -87,7 +87,7 @@ def _blocks(n: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
             rows["decisions"].append((
                 *(seq, name, at, at + RULE.wait_s, at, "explore", "linucb", 1 + number // 5000, ARMS[arm]),
                 *(propensity, 0, None, "", f"{asked:016x}", arms, shares[one], features[asked % POOL]),
-                *('{"floor":{"least":0.02}}', None, None, None, None, None, None),
+                *('{"floor":{"least":0.02}}', None, None, None, None, None),
             ))  # fmt: skip
             document = orjson.dumps({"question": about, "names": []}).decode()
             rows["texts"].append((seq, document, "0" * 24))

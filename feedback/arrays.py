@@ -6,7 +6,8 @@ block after another. A `Matrix` makes a block when it is read; a `Spool` keeps o
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from tempfile import SpooledTemporaryFile
+from contextlib import suppress
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 from weakref import finalize
 
@@ -79,12 +80,17 @@ def select_rows(p: "Floats | Matrix", kept: Flags) -> "Floats | Matrix":
     return Matrix(lambda rows: p[at[rows]], (len(at), p.shape[1]))
 
 
+def _close(file: SpooledTemporaryFile[bytes]) -> None:
+    with suppress(OSError):  # what a full disk did not take is not needed any more
+        file.close()
+
+
 class Spool:
     """Rows of numbers in a temporary file, or in memory while they are few; it is gone with this object."""
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - as long as this object
-        finalize(self, self._file.close)
+        finalize(self, _close, self._file)
         self._starts: list[int] = []
         self._widths: list[int] = []
         self._places: list[int] = []
@@ -98,7 +104,13 @@ class Spool:
         self._widths.append(rows.shape[1])
         self._places.append(self._end)
         self._file.seek(self._end)
-        self._end += self._file.write(np.ascontiguousarray(rows, dtype=np.float64).data)
+        try:
+            self._end += self._file.write(np.ascontiguousarray(rows, dtype=np.float64).data)
+        except OSError as error:
+            message = (
+                f"the distributions of a replay do not fit in {gettempdir()}; set TMPDIR to a larger folder"
+            )
+            raise OSError(error.errno, message) from error
         self._n += len(rows)
 
     def read(self, width: int) -> Matrix:

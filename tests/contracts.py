@@ -203,7 +203,11 @@ def following_a_log_is_deciding_and_learning_one_step_after_the_other(build: Bui
         able = 0.5 if 90 <= i < 120 else 1.0
         asked = tuple(arm for arm in arms if rng.random() < able)
         penalty = tuple(rng.random(len(asked)).tolist()) if 110 <= i < 140 else ()
-        steps.append(ReplayStep(decision, asked, 0.01, penalty, None if i % 7 == 5 else reward, 0.1))
+        learned = None if i % 7 == 5 else reward
+        if i == 75:  # neither asked nor learned, so that nothing reads its context
+            other = replace(decision, context=replace(seen, embedding=(0.5,)))
+            steps.append(ReplayStep(other, (), 0.01, (), None, 0.1))
+        steps.append(ReplayStep(decision, asked, 0.01, penalty, learned, 0.1))
     in_turn, in_block = build(), build()
     found = [*sampling.follow(in_block, steps[:100]), *sampling.follow(in_block, steps[100:])]
     for step, p in zip(steps, found, strict=True):

@@ -107,7 +107,7 @@ def replay(
         for note in evaluation.list_footnotes(document):
             console.print(note, style="dim")
         write_report(output, document, lambda: evaluation.make_page(document))
-        if not any(one["estimates"] for one in document["candidates"]):
+        if not any(each["value"] for one in document["candidates"] for each in one["estimates"]):
             raise typer.Exit(1)  # the gate holds all: nothing can be estimated from this log
 
 

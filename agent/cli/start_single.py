@@ -38,7 +38,6 @@ def serve_here(
     """
     for_builders = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of a question wait for each other
-    gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
     import uvloop
 
     from armwise.agent.cli import first_start, preparation

@@ -347,7 +347,8 @@ def replay(
         )
     except EmptyLogError as error:
         wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"
-        raise EvaluationError(f"{error}{wait if UNSETTLED in str(error) else ''}") from None
+        kind = EvaluationError if request.selects else DoubtfulLogError
+        raise kind(f"{error}{wait if UNSETTLED in str(error) else ''}") from None
     request = _possible(request, log)
     names = dict.fromkeys((request.baseline, *_list_candidates(request, log.arms)))
     if doubt:
@@ -468,7 +469,9 @@ def read_selection(request: EvaluationRequest, service: CandidateService) -> Sel
     prefix, excluded = ("", "") if request.project is None else keys.ids_within(request.project)
     names = [parse_name(name) for name in request.candidates]
     after = 0
-    if names and all(name.kind is CandidateKind.CANARY for name in names):  # nothing earlier can matter
+    plain = parse_name(request.baseline).kind in PLAIN
+    if names and plain and all(name.kind is CandidateKind.CANARY for name in names):
+        # nothing earlier can matter
         after = min(service.version(name)[1].examples_seq for name in names)
     return Selection(
         since=None if request.since is None else request.since.timestamp(),

@@ -174,7 +174,10 @@ def follow(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.f
         PolicyError: The policy returned no distribution over the arms, or cannot learn from a decision.
     """
     if (in_block := getattr(policy, "follow", None)) is not None:
-        served = list(in_block(steps))
+        active = [i for i, step in enumerate(steps) if step.arms or step.reward is not None]
+        served: list[NDArray[np.float64] | None] = [None] * len(steps)
+        for i, distribution in zip(active, in_block([steps[i] for i in active]), strict=True):
+            served[i] = distribution
         for n_arms in {len(step.arms) for step in steps if step.arms}:
             rows = [i for i, step in enumerate(steps) if len(step.arms) == n_arms]
             p, floors = np.array([served[i] for i in rows]), np.array([steps[i].floor for i in rows])

@@ -112,7 +112,7 @@ class TargetSample:
     @property
     def bounded_reach(self) -> float:
         """Largest weight that any row could have had. Raises ValueError: it is a guess."""
-        if self.log.p_log is None:
+        if not self.log.is_whole:
             raise ValueError("bernstein needs the probabilities of all arms, not only of the drawn one")
         return float(self.reach.max())
 

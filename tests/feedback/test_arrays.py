@@ -1,5 +1,7 @@
 """Arrays that grow, and matrices that are never in memory whole."""
 
+import resource
+
 import numpy as np
 import pytest
 
@@ -54,3 +56,16 @@ def test_the_drawn_entries_of_a_matrix_that_is_made_by_blocks_are_those_of_the_w
 
     np.testing.assert_array_equal(take_drawn(Matrix(make, p.shape), drawn), p[np.arange(40), drawn])
     assert max(asked) == 7
+
+
+def test_a_full_disk_is_named_with_the_folder_that_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("armwise.feedback.arrays.IN_MEMORY", 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        spool = Spool()
+        with pytest.raises(OSError, match="set TMPDIR"):
+            spool.append(np.ones((100_000, 3)))
+        del spool
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -163,8 +163,8 @@ SABOTAGE = {
         "feedback/registry/prices.py", "        confirm_epoch(connection, price.epoch)\n", ""
     ),
     "budget: replicas ignore its price": Sabotage(
-        "agent/serving/replica.py",
-        "price = None if budget is None else prices.latest(self.store, budget)",
+        "agent/serving/versions.py",
+        "price = None if budget is None else prices.latest(self._store, budget)",
         "price = None",
     ),
     "drift: a new learner forgets what was detected": Sabotage(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from armwise.agent.evaluation.candidates import (
     EvaluationError,
     PolicyCandidate,
 )
-from armwise.agent.evaluation.replay_log import replay
+from armwise.agent.evaluation.replay_log import read_selection, replay
 from armwise.agent.evaluation.report import (
     CandidateResult,
     Interval,
@@ -385,7 +386,7 @@ def test_what_the_log_cannot_answer_is_refused(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"estimators": ["best"]}, "unknown estimator 'best'; available: replay, ips"),
+        ({"estimators": ["best"]}, "unknown estimator 'best'; available: ips, snips"),
         ({"interval": "wide"}, "unknown interval 'wide'; available: normal"),
         ({"since": "2026-02-01T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "must be before until"),
         ({"since": 20260201.5}, "is not a date such as 2026-05-01"),
@@ -563,6 +564,16 @@ def test_a_canary_is_judged_where_it_took_part(exploring: AppConfig, store: Stor
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("baseline", "after"), [("served", 7), ("configured", 0), ("policy:{kind: linucb}", 0)]
+)
+def test_a_log_is_read_from_its_canaries_on_unless_the_baseline_learns(baseline: str, after: int) -> None:
+    version = SimpleNamespace(examples_seq=7)
+    service: Any = SimpleNamespace(version=lambda _: (3, version))
+    request = EvaluationRequest(candidates=("canary:3",), baseline=baseline)
+    assert read_selection(request, service).after == after
+
+
 def test_the_share_of_a_canary_cuts_the_permitted_loss(exploring: AppConfig, store: Store) -> None:
     config = exploring.model_copy(update={"floor": 0.08, "gate": GateSpec(margin=-0.2)})
     first, _ = with_canaries(store, config, 300)
@@ -758,7 +769,7 @@ def test_unsettled_decisions_are_in_no_estimate(filled: AppConfig, store: Store,
         assert [one[name] for one in after["candidates"]] == [one[name] for one in before["candidates"]]
     assert any("60 decisions since" in said and "(20% of all)" in said for said in after["assumptions"])
     part = evaluated(filled, store, "fixed:dense", versions=(1, 2))
-    (said,) = (said for said in part["assumptions"] if "60 decisions since" in said)
+    (said,) = (said for said in part["assumptions"] if "60 decisions" in said)
     assert "of all" not in said, "they are not of the selected part alone"
 
 

@@ -144,6 +144,23 @@ def test_each_verb_estimates_from_honest_logs_alone(
     assert found.exit_code == 1, "a report still says what was served and spent"
 
 
+@pytest.mark.parametrize("rewards", [{}, {"reward": 1.0}], ids=["no reward", "one question"])
+def test_a_replay_without_any_figure_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rewards: dict[str, float]
+) -> None:
+    """Nobody has rated, or one question was asked and no probability is on record."""
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        replace(
+            one,
+            metrics=rewards,
+            decision=replace(one.decision, probabilities=(), context=Context("always the same")),
+        )
+        for one in draw_rows(60, lambda _: 0.5, lambda p: p)
+    ]
+    said(CliRunner().invoke(app, ["replay", "--from", str(write(tmp_path / "log.jsonl", rows))]), 1)
+
+
 WRONG = {
     "a log of another system": (
         "log.csv",

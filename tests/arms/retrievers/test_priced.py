@@ -103,7 +103,7 @@ ASKED: list[tuple[str, dict[str, Any], tuple[str, ...], bool, float, float, floa
     ("plackett_luce", {"arm": "b"}, (), False, 10.0, 10.0, 10.0),
     ("multistep", {"arm": "b", "max_steps": 3}, ("the sea", "DONE"), False, 20.0, 30.0, 30.0),
     ("query_variants", {"arm": "b", "way": "hyde"}, ("A river.",), False, 10.0, 10.0, 10.0),
-    ("query_variants", {"arm": "b", "way": "rewrite", "most": 2}, ("One\nTwo",), False, 30.0, 30.0, 30.0),
+    ("query_variants", {"arm": "b", "way": "rewrite"}, ("One\nTwo\nThree",), False, 40.0, 40.0, 40.0),
     ("ensemble", {"arms": ["a", "b"]}, ("Yes", "Yes"), False, 11.0, 11.0, 11.0),
     ("cascade", {"stages": [["a"], ["b"]], "decider": "d"}, ("Yes", "Yes"), False, 1.0, 1.0, 11.0),
     ("cascade", {"stages": [["a"], ["b"]], "decider": "d"}, ("Yes", "Yes"), True, 11.0, 1.0, 11.0),

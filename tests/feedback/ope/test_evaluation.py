@@ -286,8 +286,10 @@ def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: 
         assert found["a"].estimates[0].note == "normal interval: an interval needs at least 2 rows, got 1"
 
 
-def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Log) -> None:
-    bare = replace(log, p_log=None)
+@pytest.mark.parametrize("known", ["none", "all but the first"])
+def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Log, known: str) -> None:
+    missing = {"p_log": None} if known == "none" else {"whole": np.arange(len(log)) > 0}
+    bare = replace(log, **missing)
     p = {"t": always(log, 0.1, 0.2, 0.7)}
     (one,) = evaluate(bare, p, rng(), estimators=("ips",), interval="bernstein")["t"].estimates
     assert one.value is not None
