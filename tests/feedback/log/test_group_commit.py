@@ -11,6 +11,7 @@ import pytest
 from armwise.feedback.errors import ConflictError, LogUnavailableError, StoreError
 from armwise.feedback.events import Cost, Execution, Status, Tick
 from armwise.feedback.log import group_commit
+from armwise.feedback.log import tables as t
 from armwise.feedback.log.append import Receipt
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.group_commit import GroupCommit
@@ -225,7 +226,7 @@ async def test_after_a_failed_commit_the_log_is_in_trouble_until_a_commit_works(
     ("damage", "undo"),
     [
         ("UPDATE log SET at = 1e11", "UPDATE log SET at = 100.0"),
-        ("DELETE FROM log", "INSERT INTO log VALUES (1, 1, 100.0, 'secret')"),
+        ("DELETE FROM log", f"INSERT INTO log VALUES ({t.SCHEMA}, 1, 100.0, 'secret')"),
         ("ALTER TABLE ticks RENAME TO gone", "ALTER TABLE gone RENAME TO ticks"),
         ("ALTER TABLE feedback RENAME TO gone", "ALTER TABLE gone RENAME TO feedback"),
     ],
