@@ -1,5 +1,6 @@
 """The `armwise` verbs: what they print, and how they exit. 0 is done, 2 a wrong request, 1 a failure."""
 
+import gc
 import importlib
 import json
 import os
@@ -387,8 +388,9 @@ def test_serve_says_what_is_wrong_with_a_configuration_before_any_process_begins
     begun = list[object]()
     monkeypatch.setattr("subprocess.Popen", lambda *words, **_: begun.append(words))
     config.write_text(text)
-    assert problem in said(run("serve", "-c", config), 2)
+    assert problem in said(run("serve", "-c", config, "--single-process"), 2)
     assert begun == []
+    assert gc.isenabled(), "what is imported fast leaves the rest as it was"
 
 
 def test_only_what_passes_python_by_is_kept_from_the_terminal(tmp_path: Path) -> None:

@@ -563,7 +563,6 @@ def test_a_canary_is_judged_where_it_took_part(exploring: AppConfig, store: Stor
     assert both["rows"] == 940
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("baseline", "after"), [("served", 7), ("configured", 0), ("policy:{kind: linucb}", 0)]
 )
@@ -574,6 +573,7 @@ def test_a_log_is_read_from_its_canaries_on_unless_the_baseline_learns(baseline:
     assert read_selection(request, service).after == after
 
 
+@pytest.mark.slow
 def test_the_share_of_a_canary_cuts_the_permitted_loss(exploring: AppConfig, store: Store) -> None:
     config = exploring.model_copy(update={"floor": 0.08, "gate": GateSpec(margin=-0.2)})
     first, _ = with_canaries(store, config, 300)

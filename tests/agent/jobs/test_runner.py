@@ -412,6 +412,26 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
 # -- the deployment ----------------------------------------------------------------------------------
 
 
+def test_a_task_that_cannot_be_made_leaves_no_log_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, twice = list[Store](), threading.Event()
+
+    def close(store: Store) -> None:
+        closed.append(store)
+        if len(closed) == 2:
+            twice.set()
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("armwise.agent.hosts.jobs.Evaluations", fail)
+    monkeypatch.setattr(Store, "close", close)
+    host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), [WORK], 0.001)
+    assert twice.wait(30), "one for each attempt"
+    host.stop()
+
+
 def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
     store: Store, log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,3 +260,7 @@ def test_the_identity_follows_the_weights_of_a_language_model(corpus: Corpus, tm
         told.append(job.identity(RECALL)["language model"])
     assert len(set(told)) == 3
     assert job.identity(RECALL)["language model"] == told[-1]
+
+
+def test_a_job_waits_for_other_services_as_long_as_it_says(corpus: Corpus, tmp_path: Path) -> None:
+    assert ScoreWorker(make_job(corpus, tmp_path, wait_s=3.5)).resources.wait_s == 3.5
