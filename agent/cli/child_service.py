@@ -3,7 +3,10 @@
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+
+import httpx
 
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.arms import proxies
@@ -25,6 +28,7 @@ class ChildService:
 
     def __init__(self, config: Path, url: str, log: Path) -> None:
         self._url, self._log, variables = url, log, dict(os.environ)
+        self._http = proxies.client(timeout=LOOK_S)
         keep_apart(variables)
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             self._process = subprocess.Popen(
@@ -45,14 +49,9 @@ class ChildService:
 
     def is_ready(self) -> bool:
         """Return whether it is ready. Raises LaunchError if it has ended."""
-        import httpx
-
-        try:
-            with proxies.client(timeout=LOOK_S) as http:
-                if http.get(f"{self._url}/ready").is_success:
-                    return True
-        except httpx.HTTPError:
-            pass
+        with suppress(httpx.HTTPError):
+            if self._http.get(f"{self._url}/ready").is_success:
+                return True
         if self.code is not None:
             said = self._log.read_text(errors="replace").strip().splitlines()
             why = said[-1] if said else "it printed nothing"
@@ -61,6 +60,7 @@ class ChildService:
 
     def stop(self) -> None:
         """Have it finish its requests and end; kill it if that takes too long."""
+        self._http.close()
         if self.code is None:
             self._process.send_signal(signal.SIGINT)
         try:
