@@ -31,7 +31,7 @@ from armwise.agent.low_priority import (
     read_task,
 )
 from armwise.agent.reporting import Terminal, log_plainly
-from armwise.agent.run_folder import COLD, UNDER_WAY, Building
+from armwise.agent.run_folder import COLD, UNDER_WAY
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from armwise.feedback.log import Store
@@ -78,7 +78,8 @@ class WarmStarts:
 
     def due(self, now: float) -> bool:
         """Read schedule and log, at most once a second; never while a first start still builds arms."""
-        if now < self._next_read or self._builds() or not self._changed():
+        builds = (self._config.home_path / UNDER_WAY).exists()
+        if now < self._next_read or builds or not self._changed():
             return False
         self._next_read = now + READ_S
         active = active_policy(self._store, self._configured)
@@ -90,9 +91,6 @@ class WarmStarts:
             return False
         self._trigger, self._again = planned.trigger, False
         return True
-
-    def _builds(self) -> bool:
-        return Building.read() is not None or (self._config.home_path / UNDER_WAY).exists()
 
     def run(self, stop: threading.Event) -> None:
         """Do a run; it ends early if the service stops, or if the run was abandoned."""

@@ -153,11 +153,11 @@ def test_no_run_begins_while_a_first_start_builds_arms(
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     config.home_path.mkdir(exist_ok=True)
+    (config.home_path / UNDER_WAY).write_text("1")
     building = BuildingProgress(tmp_path)
     building("embedding passages", 1, 10)
     assert not task.due(3601.0)
-    building.end()
-    (config.home_path / UNDER_WAY).write_text("{}")  # an attempt that failed is followed by another
+    building.end()  # an attempt that failed, which is followed by another
     assert not task.due(3601.5)
     (config.home_path / UNDER_WAY).unlink()
     assert task.due(3602.5)
