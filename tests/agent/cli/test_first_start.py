@@ -1,6 +1,5 @@
 """The first start: words answer first, and all arms enter once they are built, in the log."""
 
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from armwise.arms.corpus import CorpusSource
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
+from tests.agent.cli.test_launch import program
 from tests.live.conftest import free_port
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -286,19 +286,11 @@ def test_why_it_fails_is_told_and_the_arms_that_answer_stay(
     assert live(store) == actions(ARMS), "the next attempt"
 
 
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Let a script of the shell stand in for what builds."""
-    path = tmp_path / "python"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(path))
-
-
 def test_what_builds_and_is_killed_is_told(
     config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(config)
-    script(tmp_path, monkeypatch, "kill -9 $$")
+    program(tmp_path, monkeypatch, "kill -9 $$")
     with pytest.raises(JobFailedError, match="ended with status -9"):
         builds(config)
 
@@ -307,7 +299,7 @@ def test_what_builds_may_say_more_than_a_pipe_holds(
     config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(config)
-    script(tmp_path, monkeypatch, "echo no space left; yes | head -c 200000; exit 1")
+    program(tmp_path, monkeypatch, "echo no space left; yes | head -c 200000; exit 1")
     with pytest.raises(JobFailedError, match="no space left") as caught:
         builds(config)
     assert len(str(caught.value)) < 5000
@@ -317,7 +309,7 @@ def test_what_builds_ends_with_the_service_and_its_children_too(
     config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(config)
-    script(
+    program(
         tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path / 'child'}; echo x > {tmp_path / 'up'}; wait"
     )
     stop = threading.Event()

@@ -63,7 +63,7 @@ def test_what_prepares_has_the_environment_and_the_folder(
 
 
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let a script of the shell stand in for what prepares."""
+    """Let a script of the shell stand in for the Python of children."""
     path = tmp_path / "python"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
