@@ -24,7 +24,7 @@ from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import Scope
 from armwise.agent.serving import Replica
 from armwise.arms import large
-from armwise.arms.llm import DocumentError, read_integer
+from armwise.arms.llm import DocumentError, check_levels, read_integer
 
 Result = TypeVar("Result")
 
@@ -99,6 +99,7 @@ def _parse(body: bytes) -> Any:
         return orjson.loads(body)
     try:
         # also UTF-16, NaN and halves of surrogate pairs, which fields refuse
+        check_levels(body)
         return json.loads(body, parse_int=read_integer)
     except json.JSONDecodeError as error:
         problem = {"type": "json_invalid", "loc": ("body", error.pos), "msg": str(error)}
@@ -106,7 +107,7 @@ def _parse(body: bytes) -> Any:
     except DocumentError as error:
         problem = {"type": "json_invalid", "loc": ("body",), "msg": str(error)}
         raise RequestValidationError([problem]) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise HTTPException(400, "There was an error parsing the body") from error
 
 

@@ -10,6 +10,7 @@ from .protocols.needs import Needs, read_needs
 from .protocols.request import (
     LONGEST_NUMBER,
     MOST_MEMBERS,
+    check_levels,
     count_members,
     has_long_number,
     object_at,
@@ -54,6 +55,7 @@ __all__ = [
     "blocking_writer",
     "build_generator",
     "catalog",
+    "check_levels",
     "count_members",
     "count_words",
     "has_long_number",

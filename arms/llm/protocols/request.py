@@ -44,6 +44,8 @@ _LONG_NUMBER, _LONGEST_NUMBER = b"0" * 19, b"0" * (LONGEST_NUMBER + 1)
 _PROBE = 32
 """Digits beside a place that a long number may cover."""
 
+_STRING, _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL), re.compile(r"[\[\]{}]")
+
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
@@ -69,8 +71,27 @@ def read_document(text: bytes) -> Document:
     return document
 
 
+def check_levels(text: bytes) -> None:
+    """Refuse JSON of more than `DEEPEST` levels before Python's own parser reads it.
+
+    That parser descends until Python refuses. A finalizer that the garbage collector calls down there, of an
+    object that has nothing to do with this text, fails as well.
+
+    Raises:
+        DocumentError: It is deeper.
+        UnicodeDecodeError: It is no text.
+    """
+    decoded = text.decode(json.detect_encoding(text), "surrogatepass")
+    level = 0
+    for bracket in _BRACKETS.findall(_STRING.sub("", decoded)):
+        level += 1 if bracket in "[{" else -1
+        if level > DEEPEST:
+            raise DocumentError(f"expected at most {DEEPEST} levels")
+
+
 def _read_any(text: bytes) -> Any:
     try:
+        check_levels(text)
         document = json.loads(
             text, parse_constant=_refuse_number, parse_float=_read_float, parse_int=read_integer
         )

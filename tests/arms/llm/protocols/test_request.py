@@ -3,10 +3,11 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from armwise.arms.llm.protocols.request import (
@@ -14,6 +15,7 @@ from armwise.arms.llm.protocols.request import (
     DocumentError,
     ProtocolName,
     Request,
+    check_levels,
     has_long_number,
     object_at,
     objects,
@@ -137,6 +139,33 @@ def test_a_document_of_very_many_levels_is_refused(levels: int, bottom: str) -> 
         read_document(nested(levels, bottom))
     with pytest.raises(DocumentError):
         read_document(b'{"a":' * levels)
+
+
+@pytest.mark.parametrize("text", [nested(900, "NaN"), nested(900, "NaN").decode().encode("utf-16")])
+def test_what_pythons_parser_reads_is_bounded_before_it_descends(text: bytes) -> None:
+    for read in (check_levels, read_document):
+        with pytest.raises(DocumentError, match="at most 128 levels"):
+            read(text)
+
+
+@given(VALUES, st.sampled_from(["utf-8", "utf-16"]), st.integers(1, 4))
+@example(["[[[["], "utf-8", 1)
+@example({'"[': '\\"['}, "utf-8", 1)
+def test_levels_are_those_of_objects_and_lists(value: Any, encoding: str, most: int) -> None:
+    def levels(value: Any) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if inner is None else 1 + max(map(levels, inner), default=0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("armwise.arms.llm.protocols.request.DEEPEST", most)
+        text = json.dumps(value, ensure_ascii=False).encode(encoding, "surrogatepass")
+        with nullcontext() if levels(value) <= most else pytest.raises(DocumentError, match="levels"):
+            check_levels(text)
+
+
+@pytest.mark.parametrize("text", [b'"' + rb"\"" * 500_000 + b"[" * 900, b'"[]' * 500_000, b'"\\'])
+def test_brackets_in_a_string_that_nothing_ends_are_no_levels(text: bytes) -> None:
+    check_levels(text)
 
 
 @given(st.text(st.characters()))
