@@ -16,7 +16,7 @@ Worlds without a gain are run so often that a promotion in 5 % of the runs would
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -35,7 +35,7 @@ from armwise.agent.lab.warmstart.canary import (
 )
 from armwise.agent.policies import Exploration
 from armwise.feedback.arrays import Floats, Integers, take_drawn
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import GateSpec, Verdict, judge
 
 ARMS, FLOOR, MOVED = ("a", "b", "c", "d"), 0.02, 0.2
@@ -138,17 +138,8 @@ class Course:
         if not n:
             return Verdict(False, ("No decision is settled yet.",), None, (), undecided=True).document()
         seq = np.argsort(np.argsort(heard, kind="stable")) + 1  # the training log is in the order of the news
-        log = Log(
-            arms=ARMS,
-            drawn=drawn[:n],
-            propensity=take_drawn(p_log, drawn)[:n],
-            reward=reward[:n],
-            questions=np.arange(n),
-            seq=seq[:n],
-            at=at[:n].astype(np.float64),
-            version=np.zeros(n, dtype=np.int64),
-            p_log=p_log[:n],
-        )
+        log = LoggedDraws.from_arrays(ARMS, drawn[:n], reward[:n], p_log=p_log[:n])
+        log = replace(log, seq=seq[:n], at=at[:n].astype(np.float64))
         return judge(
             SPEC,
             log,

@@ -7,6 +7,7 @@ correlated within an episode by the share that a column names. The target draws 
 has the share of 95 % intervals that hold its value, and their mean width.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +15,7 @@ import typer
 from rich.progress import track
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import evaluate
 
 EPISODES, TURNS = 100, 10
@@ -25,13 +26,13 @@ TRUTH = 0.3 + 0.2 * 0.7
 ESTIMATORS = ("ips", "snips", "dr")
 
 
-def invent(correlation: float, rng: np.random.Generator) -> tuple[Log, Floats]:
+def invent(correlation: float, rng: np.random.Generator) -> tuple[LoggedDraws, Floats]:
     """Return a log with episodes, and the target."""
     n = EPISODES * TURNS
     episode, drawn = np.repeat(np.arange(EPISODES), TURNS), rng.integers(2, size=n)
     mood = rng.normal(0.0, 1.0, EPISODES)[episode] * np.sqrt(correlation)
     reward = 0.3 + 0.2 * drawn + SPREAD * (mood + rng.normal(0.0, 1.0, n) * np.sqrt(1.0 - correlation))
-    log = Log.from_arrays(("a", "b"), drawn, reward, p_log=np.full((n, 2), 0.5), episodes=episode)
+    log = LoggedDraws.from_arrays(("a", "b"), drawn, reward, p_log=np.full((n, 2), 0.5), groups=episode)
     return log, np.tile([0.3, 0.7], (n, 1))
 
 
@@ -55,12 +56,11 @@ def main(
             for interval in ("normal", "bootstrap"):
                 for cluster in (None, "episode"):
                     evaluation = evaluate(
-                        log,
+                        log if cluster else replace(log, groups=np.arange(len(log))),
                         {"t": p_target},
                         np.random.default_rng(0),
                         estimators=ESTIMATORS,
                         interval=interval,
-                        cluster=cluster,
                         reward_model="means",
                         resamples=500,
                     )["t"]

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from armwise.feedback.arrays import Floats, Integers, take_drawn
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.reward import RewardRule
@@ -98,7 +98,7 @@ class Course:
     def promoted(self, bounds: sequences.Bounds) -> int | None:
         """Return after how many decisions the gate first promotes; it is asked at the rows of the bounds."""
         for n in bounds.rows[bounds.low > SPEC.margin].tolist():
-            log = Log.from_arrays(
+            log = LoggedDraws.from_arrays(
                 tuple(map(str, range(self.p_log.shape[1]))),
                 self.drawn[:n],
                 self.reward[:n],

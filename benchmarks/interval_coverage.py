@@ -21,7 +21,7 @@ import typer
 from rich.progress import track
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.estimators import Predictions, estimate
@@ -74,13 +74,13 @@ class World:
         """Return the true expected reward of a policy, shape (KINDS, 4)."""
         return float((target * (self.quality - self.cost)).sum() / KINDS)
 
-    def log(self, n: int, rng: np.random.Generator) -> tuple[Log, Integers]:
+    def log(self, n: int, rng: np.random.Generator) -> tuple[LoggedDraws, Integers]:
         """Return n logged decisions and the kind of each question, shape (n,)."""
         kind = rng.integers(KINDS, size=n)
         p_log = self.logging[kind]
         drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=len(ARMS) - 1)
         reward = (rng.random(n) < self.quality[kind, drawn]) - self.cost[drawn]
-        return Log.from_arrays(ARMS, drawn, reward, p_log=p_log, X=np.eye(KINDS)[kind]), kind
+        return LoggedDraws.from_arrays(ARMS, drawn, reward, p_log=p_log), kind
 
 
 def nearly_greedy(score: Floats) -> Floats:
@@ -131,7 +131,7 @@ def simulate(
     served, truth_served = Terms("ips", log.reward, ones, ones), world.value(world.logging)
     safe_served = intervals.hedge(served, 1.0, LOW, HIGH)
     modelled = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in names)
-    q_hat = fitted(log, rng) if modelled else None
+    q_hat = fitted(log, kind, rng) if modelled else None
     waiting: list[tuple[str, Terms]] = []
     for name, policy in world.targets.items():
         p_target, truth = policy[kind], world.value(policy)
@@ -210,9 +210,9 @@ def watched(rows: Floats, imaginary: Floats) -> sequences.Bounds:
     return sequences.Bounds(n[shown], mean[shown], (mean - half)[shown], (mean + half)[shown])
 
 
-def fitted(log: Log, rng: np.random.Generator) -> Floats:
+def fitted(log: LoggedDraws, kind: Integers, rng: np.random.Generator) -> Floats:
     """Predict rewards of all arms by cross-fitted ridge regression."""
-    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(ARMS), rng)
+    return cross_fit(np.eye(KINDS)[kind], log.drawn, log.reward, log.groups, len(ARMS), rng)
 
 
 def main(

@@ -29,10 +29,10 @@ from rich.table import Table
 
 from armwise.agent.policies import Policy, PolicySpec, build_policy
 from armwise.agent.policies.sampling import mix_floor
-from armwise.feedback.dataset import EmptyLogError, Log
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, FeedbackKind, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log.counting import find_closing
+from armwise.feedback.logged_draws import EmptyLogError, LoggedDraws
 from armwise.feedback.ope import evaluate
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource
@@ -236,7 +236,7 @@ def _estimates(store: Store, rule: RewardRule, seed: int) -> Figures:
     source = LogSource(store, rule)
     try:
         blocks = (decisions for decisions, _ in source.blocks(rule))
-        log = Log.from_decisions(blocks, settled=source.settled.before)
+        log = LoggedDraws.from_decisions(blocks, settled=source.settled.before, group="episode")
     except EmptyLogError:
         return {}
     known = [arm for arm in ARMS if arm in log.arms]
@@ -248,7 +248,6 @@ def _estimates(store: Store, rule: RewardRule, seed: int) -> Figures:
         estimators=("ips",),
         reward_range=(0.0, 1.0),
         reward_model="means",
-        cluster="episode",
     )
     values = {arm: found[arm].estimates[0].value for arm in known}
     return {arm: (value.value, value.low, value.high) for arm, value in values.items() if value is not None}

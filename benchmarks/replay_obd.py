@@ -21,9 +21,9 @@ import typer
 from scipy import stats
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import Log
 from armwise.feedback.decisions import tabulate
 from armwise.feedback.exchange import Faults, make_rule, read_obp
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, evaluate
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.estimators import snips
@@ -46,7 +46,7 @@ class Shown:
         position: Code of the place that an item was shown at, shape (n,).
     """
 
-    log: Log
+    log: LoggedDraws
     position: Integers
 
     @property
@@ -61,7 +61,7 @@ def load(folder: Path) -> Shown:
     """Read the tables of a campaign that one policy showed; columns are sorted by item."""
     faults = Faults()
     examples = list(read_obp(folder, "click", (0.0, 1.0), faults))
-    log = Log.from_decisions(tabulate(examples, make_rule("click", (0.0, 1.0))))
+    log = LoggedDraws.from_decisions(tabulate(examples, make_rule("click", (0.0, 1.0))))
     if faults.counts or log.excluded:
         print(f"{folder}: left out {dict(faults.counts)} {dict(log.excluded)}")
     by_name = sorted(log.arms, key=lambda arm: (len(arm), arm))
@@ -146,7 +146,7 @@ def fitting(teacher: Shown, other: Shown) -> Floats:
     return target
 
 
-def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[str]:
+def compare(log: LoggedDraws, target: str, p_target: Floats, truth: Shown) -> Iterator[str]:
     """Yield the lines of what a log says of a target, beside what that really earned."""
     kinds = ("normal", "bootstrap", *dict.fromkeys(SPECIAL.values()))
     estimates: dict[str, dict[str, EstimatorResult]] = {}

@@ -22,7 +22,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 from armwise.agent.lab.offline import read_questions
 from armwise.arms.lab.portfolio import read_outcomes
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import ESTIMATORS, Model, Sample, Terms
 from armwise.feedback.ope.estimators import Predictions, estimate
 from armwise.feedback.ope.evaluation import IntervalRequest, TargetSample, figures, predict
@@ -196,10 +196,10 @@ def simulate(pool: Pool, logger: str, size: str, models: Sequence[Model], rng: n
     p_log, drawn, worth = served(pool, logger, rows, rng)
     _, questions = np.unique(rows, return_inverse=True)
     reward, ones = pool.reward[rows, drawn], np.ones(n)
-    log = Log.from_arrays(pool.arms, drawn, reward, p_log=p_log, questions=questions, X=pool.X[rows])
-    ungrouped = replace(log, questions=np.arange(n))
+    log = LoggedDraws.from_arrays(pool.arms, drawn, reward, p_log=p_log, groups=questions)
+    ungrouped = replace(log, groups=np.arange(n))
     folds, names = int(rng.integers(2**63)), names_of(models)
-    q_hat = {model: predict(log, np.random.default_rng(folds), model) for model in models}
+    q_hat = {model: predict(log, pool.X[rows], np.random.default_rng(folds), model) for model in models}
     errors = np.full((len(TARGETS), len(names), 1 + 2 * len(KINDS)), np.nan)
     for at, target in enumerate(TARGETS):
         p_target = pool.targets[target][rows]

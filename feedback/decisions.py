@@ -4,8 +4,8 @@
     sources.read_learned(store, rule, selection)     from a database: the training log
     sources.read_decisions(store, rule, since=...)   from a database: all decisions of a time
 
-Evaluations, audits and reports are views of it: `Log`, `Draws`, the turns of a period. Which decisions are
-settled is determined in `feedback.training_log.settled` alone, and is a column.
+Replay, audits, proofs and reports read it. Which decisions are settled is determined in
+`feedback.training_log.settled` alone, and is a column.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -117,6 +117,9 @@ def format_time(at: float) -> str:
 
 # -- examples as columns ---------------------------------------------------------------------------
 
+
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the step, the amount that is done, and the total if it is known."""
 
 T = TypeVar("T")
 

@@ -23,12 +23,12 @@ from orjson import loads
 from typing_extensions import override
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import ProgressCallback
 from armwise.feedback.decisions import (
     EVERYTHING,
     Categorical,
     Decisions,
     DrawKey,
+    ProgressCallback,
     Selection,
     list_priced,
     rewards,

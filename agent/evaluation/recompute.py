@@ -9,9 +9,9 @@ from armwise.agent.config import AppConfig
 from armwise.agent.learning import restore_policy, verify
 from armwise.agent.policies import Policy, PolicyError
 from armwise.arms.base import Progress
-from armwise.feedback.dataset import Log
 from armwise.feedback.events import FOREIGN, Decision
 from armwise.feedback.log import Store
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.training_log import read_examples
@@ -37,7 +37,7 @@ class RecomputedCheck:
 
 
 def recompute(
-    store: Store, config: AppConfig, log: Log, rng: np.random.Generator, on_progress: Progress
+    store: Store, config: AppConfig, log: LoggedDraws, rng: np.random.Generator, on_progress: Progress
 ) -> RecomputedCheck:
     """Recompute the distributions of some decisions.
 
@@ -72,7 +72,7 @@ def recompute(
     return RecomputedCheck(checked, mismatched, lost)
 
 
-def _some(store: Store, config: AppConfig, log: Log, rng: np.random.Generator) -> Iterator[Decision]:
+def _some(store: Store, config: AppConfig, log: LoggedDraws, rng: np.random.Generator) -> Iterator[Decision]:
     """Yield decisions at random, of a few versions."""
     versions, rows = np.unique(log.version, return_counts=True)
     order = rng.choice(len(versions), len(versions), replace=False, p=rows / rows.sum())

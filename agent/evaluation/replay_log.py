@@ -12,7 +12,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -47,11 +47,21 @@ from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress
-from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Growing, Integers, Matrix, Spool, select_rows
-from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, LogFilter, featurize, stack
+from armwise.feedback.arrays import (
+    TOLERANCE,
+    Flags,
+    Floats,
+    Growing,
+    Integers,
+    Matrix,
+    Spool,
+    select_rows,
+    split,
+)
 from armwise.feedback.decisions import Selection, format_time
 from armwise.feedback.events import Example
 from armwise.feedback.log import Store, without_password
+from armwise.feedback.logged_draws import UNSETTLED, DrawFilter, EmptyLogError, LoggedDraws
 from armwise.feedback.ope import (
     ESTIMATORS,
     WITHOUT_PROPENSITIES,
@@ -61,8 +71,10 @@ from armwise.feedback.ope import (
     Predictions,
     Verdict,
     evaluate_each,
+    featurize,
     gate,
     judge,
+    stack,
 )
 from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import RewardRule
@@ -124,7 +136,7 @@ def play(
     *,
     describes: bool = False,
     cluster: str = "question",
-) -> tuple[Log, list[Target]]:
+) -> tuple[LoggedDraws, list[Target], Any]:
     """Let candidates decide the rows of a log that can be evaluated, and learn its examples.
 
     Args:
@@ -136,6 +148,9 @@ def play(
         describes: Whether to compute features of the rows.
         cluster: What rows of an observation share.
 
+    Returns:
+        The rows, the target of each candidate, and the features of the rows if they were asked for.
+
     A row whose example is needed, but cannot be read, is left out of the log.
 
     Raises:
@@ -143,7 +158,7 @@ def play(
         CandidateError: A candidate cannot decide, or cannot learn.
     """
     reads = bool(candidates) or describes
-    rows = LogFilter(selection, source.settled.before, {"question", cluster})
+    rows = DrawFilter(selection, source.settled.before, cluster)
     plays = [_Play(candidate) for candidate in candidates]
     readable, features = Growing(), []
     for table, examples in source.blocks(rule, selection, on_progress, contexts=reads):
@@ -164,9 +179,8 @@ def play(
         readable.append(came)
     came = readable.take()
     log, kept = rows.take(came)
-    if describes:
-        log = replace(log, X=stack(features)[kept[came]])
-    return log, [each.target(log, kept) for each in plays]
+    described = stack(features)[kept[came]] if describes else None
+    return log, [each.target(log, kept) for each in plays], described
 
 
 def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -242,7 +256,7 @@ class _Play:
     def _find_code(self, reason: str) -> int:
         return self._reasons.setdefault(reason, len(self._reasons))
 
-    def target(self, log: Log, rows: Flags) -> Target:
+    def target(self, log: LoggedDraws, rows: Flags) -> Target:
         """Return the target on a log, given which of the rows that were decided are in it."""
         candidate = self._candidate
         why = self._why.take()[rows]
@@ -260,7 +274,7 @@ class _Play:
         )
 
 
-def plain_target(log: Log, named: CandidateName) -> Target:
+def plain_target(log: LoggedDraws, named: CandidateName) -> Target:
     """Return the target of a candidate without a context. Raises CandidateError."""
     shape, about = (len(log), len(log.arms)), PLAIN[named.kind].format(named.argument)
 
@@ -269,9 +283,10 @@ def plain_target(log: Log, named: CandidateName) -> Target:
         shares: Floats = possible / possible.sum(axis=1, keepdims=True)
         return shares
 
-    if named.kind is CandidateKind.SERVED and log.p_log is not None:
+    p: Floats | Matrix
+    if named.kind is CandidateKind.SERVED:
         kept, p, reason = (
-            np.ones(len(log), dtype=np.bool_) if log.whole is None else log.whole,
+            log.whole,
             log.p_log,
             (
                 "only the probability of the drawn arm is on record"
@@ -284,8 +299,9 @@ def plain_target(log: Log, named: CandidateName) -> Target:
             raise CandidateError(
                 f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
             )
-        kept, reason = log.eligible(named.argument), "the arm could not have been drawn"
-        always = np.eye(len(log.arms))[log.column[named.argument]]
+        column, reason = log.column[named.argument], "the arm could not have been drawn"
+        kept = np.concatenate([log.possible(rows)[:, column] for rows in split(len(log))])
+        always = np.eye(len(log.arms))[column]
         p = Matrix(lambda rows: np.tile(always, (len(log.drawn[rows]), 1)), shape)
     else:
         kept, p, reason = np.ones(len(log), dtype=np.bool_), Matrix(share_evenly, shape), ""
@@ -336,14 +352,14 @@ def replay(
         ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators
     )
     try:
-        log, played = play(
+        log, played, features = play(
             [] if doubt else built,
             source,
             rule,
             selection,
             progress,
             describes=predicts and request.reward_model == "ridge",
-            cluster="question" if request.cluster == "none" else request.cluster,
+            cluster=request.cluster,
         )
     except EmptyLogError as error:
         wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"
@@ -354,7 +370,7 @@ def replay(
     if doubt:
         results, checked = [_hold(name, built, request.baseline, doubt) for name in names], None
     else:
-        results, checked = _estimate(log, played, names, config, rule, request, store, progress)
+        results, checked = _estimate(log, played, features, names, config, rule, request, store, progress)
     excluded = Counter(log.excluded)
     if selection.after:
         excluded[BEFORE] += selection.after
@@ -370,7 +386,7 @@ def replay(
         reward=rule.model_dump(mode="json"),
         floor=config.explores.among(len(config.actions)),
         rows=len(log),
-        questions=log.n_questions,
+        observations=log.n_groups,
         first_at=float(log.at.min()),
         last_at=float(log.at.max()),
         positions=[int(log.seq[0]), int(log.seq[-1])],
@@ -409,8 +425,9 @@ def _hold(name: str, built: Sequence[Candidate], baseline: str, doubt: str) -> C
 
 
 def _estimate(
-    log: Log,
+    log: LoggedDraws,
     played: Iterable[Target],
+    features: Any,
     names: Iterable[str],
     config: AppConfig,
     rule: RewardRule,
@@ -449,7 +466,7 @@ def _estimate(
         interval=request.interval,
         reward_range=rule.reward_range,
         reward_model=request.reward_model,
-        cluster=None if request.cluster == "none" else request.cluster,
+        features=features,
         progress=progress,
     ):
         _add_estimates(results[name], found, served=name == CandidateKind.SERVED)
@@ -487,7 +504,7 @@ def read_selection(request: EvaluationRequest, service: CandidateService) -> Sel
 def _verdict(
     config: AppConfig,
     rule: RewardRule,
-    log: Log,
+    log: LoggedDraws,
     target: Target,
     checked: RecomputedCheck,
     known: Any,
@@ -548,7 +565,7 @@ def _add_estimates(result: CandidateResult, found: Evaluation, *, served: bool) 
         result["weights"] = describe_weights(found, served=served)
 
 
-def _doubt(log: Log) -> str:
+def _doubt(log: LoggedDraws) -> str:
     """Return the reason to doubt every figure of a log; empty if its propensities were recorded."""
     if not log.has_propensities:
         return DIRECT_ALONE
@@ -639,7 +656,7 @@ ALL_ELIGIBLE = (
 )
 
 
-def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
+def _possible(request: EvaluationRequest, log: LoggedDraws) -> EvaluationRequest:
     """Return the request, with estimators for a log without propensities if it names none.
 
     Raises:
@@ -662,26 +679,26 @@ def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
     return request
 
 
-def _provenance(log: Log) -> Iterator[str]:
+def _provenance(log: LoggedDraws) -> Iterator[str]:
     """Yield the assumptions behind every figure of a log without recorded propensities."""
     if not log.has_propensities:
         yield DIRECT
     if log.estimated:
         yield ESTIMATES.format(log.estimated, len(log))
-    if log.whole is not None and (n := int((~log.whole).sum())):
+    if n := int((~log.whole).sum()):
         yield ALL_ELIGIBLE.format(n, len(log))
 
 
-def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:
+def _remarks_on_cluster(request: EvaluationRequest, log: LoggedDraws) -> Iterator[str]:
     """Yield a remark if no two decisions share a cluster, such as a question or an episode."""
-    if request.cluster in ("episode", "user") and log.cluster(request.cluster).n_questions == len(log):
+    if request.cluster in ("episode", "user") and log.n_groups == len(log):
         yield (
             f"No two decisions are on record with the same {request.cluster}: each is an observation by "
             "itself, as with --cluster none."
         )
 
 
-def _digest(log: Log) -> str:
+def _digest(log: LoggedDraws) -> str:
     """Return a digest of the rows."""
     digest = hashlib.blake2b("\0".join(log.arms).encode(), digest_size=16)
     for column in (log.seq, log.drawn, log.propensity, log.reward):

@@ -134,7 +134,8 @@ class ReplayDocument(TypedDict):
         reward: The reward rule.
         floor: Exploration floor of the candidates that a service would serve.
         rows: Number of selected, usable and settled decisions.
-        questions: Number of different questions among them.
+        observations: Number of groups of decisions that count as one observation: those with the same
+            question, or what the `cluster` of the request names.
         first_at: Time of the first of these decisions, seconds since the epoch.
         last_at: Time of the last one.
         positions: Positions of the first and last row in the training log.
@@ -155,7 +156,7 @@ class ReplayDocument(TypedDict):
     reward: dict[str, Any]
     floor: float
     rows: int
-    questions: int
+    observations: int
     first_at: float
     last_at: float
     positions: list[int]

@@ -37,7 +37,7 @@ from .evaluation import (
 from .from_arrays import evaluate_arrays
 from .gate import GateSpec, Verdict, judge
 from .intervals import Interval
-from .reward_model import Model, cross_fit
+from .reward_model import Model, cross_fit, featurize, stack
 from .sample import NeverDrawnError, Sample, Terms
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "evaluate_arrays",
     "evaluate_each",
     "evaluation",
+    "featurize",
     "gate",
     "intervals",
     "ips",
@@ -85,5 +86,6 @@ __all__ = [
     "noninferiority",
     "predict",
     "snips",
+    "stack",
     "switch_dr",
 ]

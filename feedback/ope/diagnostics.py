@@ -1,10 +1,10 @@
-"""Diagnostics of a target on a log: weights, overlap, excluded rows.
+"""Diagnostics of a target on a log: weights and overlap.
 
 An interval is computed from the rows that were drawn; an arm that was hardly ever drawn leaves it unchanged,
 but shows here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -50,11 +50,10 @@ class Diagnostics:
         largest_weight: Largest p_target / p_log of a drawn arm.
         mean_weight: Mean of p_target / p_log. Its expectation is 1 if the propensities are right
             and the log could draw every arm of the target.
-        mean_weight_error: Standard error of that mean; None for a single question. If the log's distributions
-            are known, at least the error of draws from them: a sample that lacks the few rows of large weight
-            underestimates it.
+        mean_weight_error: Standard error of that mean; None for a single observation. Where the log's
+            distributions are known, it is at least the error of draws from them: a sample that lacks the
+            few rows of large weight underestimates it.
         overlap: The overlap of each arm, in the order of the columns.
-        excluded: Examples that were left out, by reason.
     """
 
     n: int
@@ -63,7 +62,6 @@ class Diagnostics:
     mean_weight: float
     mean_weight_error: float | None
     overlap: tuple[Overlap, ...]
-    excluded: Mapping[str, int]
 
     @property
     def mean_weight_z(self) -> float:
@@ -83,8 +81,7 @@ def diagnose(
     sample: Sample,
     arms: Sequence[str],
     *,
-    excluded: Mapping[str, int] | None = None,
-    questions: Integers | None = None,
+    groups: Integers | None = None,
     p_log: Floats | Matrix | None = None,
 ) -> Diagnostics:
     """Return the diagnostics of a target on a log.
@@ -92,8 +89,7 @@ def diagnose(
     Args:
         sample: The log and the target.
         arms: Names of the columns.
-        excluded: Examples that were left out of the sample, by reason.
-        questions: Codes from 0, shape (n,): rows with the same code are an observation for the error of the
+        groups: Codes from 0, shape (n,): rows with the same code are an observation for the error of the
             mean weight. None: each row is one.
         p_log: The log's distribution in each row, shape (n, n_arms); None: only the propensities of the drawn
             arms are known.
@@ -102,7 +98,7 @@ def diagnose(
         ValueError: The number of names differs from that of columns.
 
     >>> log = Sample(np.array([0.5, 0.5]), np.array([0, 1]), np.ones(2), np.array([[1.0, 0.0]] * 2))
-    >>> figures = diagnose(log, ["bm25", "dense"], excluded={"no reward": 2})
+    >>> figures = diagnose(log, ["bm25", "dense"])
     >>> figures.effective_n, figures.mean_weight, figures.covered
     (1.0, 1.0, 0.5)
     >>> [(arm.arm, arm.target, arm.covered) for arm in figures.overlap]
@@ -117,9 +113,8 @@ def diagnose(
         effective_n=effective_size(weight),
         largest_weight=float(weight.max()),
         mean_weight=float(weight.mean()),
-        mean_weight_error=_error_of_mean(sample, questions, p_log),
+        mean_weight_error=_error_of_mean(sample, groups, p_log),
         overlap=_overlaps(sample, arms),
-        excluded=dict(excluded or {}),
     )
 
 
@@ -146,16 +141,16 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
     )
 
 
-def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | Matrix | None) -> float | None:
+def _error_of_mean(sample: Sample, groups: Integers | None, p_log: Floats | Matrix | None) -> float | None:
     """Return the standard error of the mean weight, with groups of rows as observations; None: one group."""
     weight, n = sample.weight, len(sample)
     pull = weight - weight.mean()
-    if questions is not None:
-        pull = np.bincount(questions, pull)
-    groups = len(pull)
-    if groups < 2:
+    if groups is not None:
+        pull = np.bincount(groups, pull)
+    m = len(pull)
+    if m < 2:
         return None
-    error = float(np.sqrt(pull @ pull * groups / (groups - 1))) / n
+    error = float(np.sqrt(pull @ pull * m / (m - 1))) / n
     return error if p_log is None else max(error, _error_of_draws(sample.p_target, p_log))
 
 

@@ -25,7 +25,8 @@ from armwise.feedback.arrays import (
     select_rows,
     split,
 )
-from armwise.feedback.dataset import Log, ProgressCallback
+from armwise.feedback.decisions import ProgressCallback
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import Diagnostics, diagnose
 from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions
@@ -103,7 +104,7 @@ class TargetSample:
         served: Whether it is the logging policy.
     """
 
-    log: Log
+    log: LoggedDraws
     weight: Floats
     reach: Floats
     terms: Mapping[str, Terms]
@@ -117,11 +118,11 @@ class TargetSample:
         return float(self.reach.max())
 
     def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
-        """Return terms for intervals that rest on the drawn rows alone: hedged, and grouped by question.
+        """Return terms for intervals that rest on the drawn rows alone: hedged, and grouped by observation.
 
         The range is the declared one: rare rewards may be missing from the log.
         """
-        return hedge(by_group(terms, self.log.questions), float(self.reach.max()), *reward_range)
+        return hedge(by_group(terms, self.log.groups), float(self.reach.max()), *reward_range)
 
 
 Figures = dict[str, tuple[EstimateWithInterval, EstimateWithInterval | None]]
@@ -164,14 +165,14 @@ def present_figures(target: TargetSample, baseline: TargetSample | None, request
     """Return the `figures` as they are shown (`intervals.present`): within the range of rewards, and open.
 
     A target that draws like its baseline in every row has a difference of exactly 0. Without propensities
-    there are no weights, and each question counts by its rows. The arguments are those of `figures`; the
+    there are no weights, and each observation counts by its rows. The arguments are those of `figures`; the
     range of the request is the declared one.
     """
     least, most = request.reward_range
     span = most - least
     weighted = target.log.has_propensities
     differs = baseline is not None and not (weighted and _is_close(target.weight, baseline.weight))
-    n = _independent(target.log.questions, target.weight if weighted else None)
+    n = _independent(target.log.groups, target.weight if weighted else None)
     estimates = {}
     for name, (value, beyond) in figures(target, baseline, request).items():
         estimates[name] = (
@@ -306,9 +307,6 @@ DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
 WITHOUT_PROPENSITIES = ("dm",)
 """Estimators that work without propensities."""
 
-DEFAULT_CLUSTER = "question"
-"""Default cluster: rows that share it count as one observation."""
-
 NEVER_DRAWN = "never drawn"
 """Note on a target that draws none of the drawn arms."""
 
@@ -344,14 +342,14 @@ class Evaluation:
         weight: Importance weight of each row, p_target / p_log of the drawn arm, shape (n,).
     """
 
-    log: Log
+    log: LoggedDraws
     estimates: tuple[EstimatorResult, ...]
     diagnostics: Diagnostics
     weight: Floats
 
 
 def evaluate(
-    log: Log,
+    log: LoggedDraws,
     targets: Mapping[str, Floats],
     rng: np.random.Generator,
     **options: Any,
@@ -361,7 +359,7 @@ def evaluate(
 
 
 def evaluate_each(
-    log: Log,
+    log: LoggedDraws,
     targets: Mapping[str, Floats | Matrix],
     rng: np.random.Generator,
     *,
@@ -372,9 +370,9 @@ def evaluate_each(
     level: float = LEVEL,
     reward_range: tuple[float, float] | None = None,
     reward_model: Model = "ridge",
+    features: Any = None,
     q_hat: Floats | None = None,
     resamples: int = 1000,
-    cluster: str | None = DEFAULT_CLUSTER,
     progress: ProgressCallback | None = None,
 ) -> Iterator[tuple[str, Evaluation]]:
     """Estimate what each target policy would have earned, and how it differs from the baseline.
@@ -394,26 +392,23 @@ def evaluate_each(
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible reward. By default those in the log, not enough for
             `bernstein` and `anytime`; estimates are then not cut to the range.
-        reward_model: Model that predicts rewards: `ridge`, which uses the log's features, or `means`.
+        reward_model: Model that predicts rewards: `ridge`, which reads the features, or `means`.
+        features: Features of the rows, shape (n, d), sparse or dense.
         q_hat: Predictions, shape (n, n_arms), instead of the model's.
         resamples: Number of resamples of `bootstrap`.
-        cluster: What rows of an observation share, for `normal` and `bootstrap` and to hold rows out together
-            from reward models: `question`, `episode` or `user`; None: each row is an observation.
         progress: Called with the progress.
 
     Raises:
-        ValueError: An unknown estimator, interval, cluster or baseline; a log that lacks the codes of the
-            cluster; a target with a row that is not a distribution.
+        ValueError: An unknown estimator, interval or baseline; a target with a row that is not a
+            distribution.
     """
     _refuse_unknown("estimator", estimators, ESTIMATORS)
-    log = log.cluster(cluster)
     _refuse_unknown("target", [baseline] if baseline else [], targets)
     folds, draws = rng.integers(2**63, size=2).tolist()
     chosen = [ESTIMATORS[name] for name in estimators]
     read = {estimator.predictions for estimator in chosen}
-    if log.n_questions > 1 and q_hat is None and Predictions.SHARED in read:
-        q_hat = predict(log, np.random.default_rng(folds), reward_model)
-    log = replace(log, X=None)  # not copied for the rows of each target
+    if log.n_groups > 1 and q_hat is None and Predictions.SHARED in read:
+        q_hat = predict(log, features, np.random.default_rng(folds), reward_model)
     rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
     request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
@@ -446,15 +441,15 @@ def evaluate_each(
             progress("evaluating", done, len(targets))
 
 
-def predict(log: Log, rng: np.random.Generator, model: Model = "ridge") -> Floats:
+def predict(log: LoggedDraws, features: Any, rng: np.random.Generator, model: Model = "ridge") -> Floats:
     """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.ope.reward_model`.
 
     Raises:
-        ValueError: There are fewer than two questions, so none to hold out, or no features for `ridge`.
+        ValueError: There are fewer than two observations, so none to hold out, or no features for `ridge`.
     """
-    if model == "ridge" and log.X is None:
-        raise ValueError("the log has no features, which a ridge regression reads: give them, or use means")
-    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model)
+    if model == "ridge" and features is None:
+        raise ValueError("there are no features, which a ridge regression reads: give them, or use means")
+    return cross_fit(features, log.drawn, log.reward, log.groups, len(log.arms), rng, model=model)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -479,8 +474,7 @@ class _TargetTerms:
         log = target.log
         diagnostics = diagnose(
             *(self.sample, log.arms),
-            excluded=log.excluded,
-            questions=log.questions,
+            groups=log.groups,
             p_log=log.p_log if log.is_whole else None,
         )
         return Evaluation(target.log, tuple(estimates), diagnostics, target.weight)
@@ -501,10 +495,10 @@ class _TargetEvaluation:
 
     def __init__(
         self,
-        log: Log,
+        log: LoggedDraws,
         estimators: Sequence[Estimator],
         q_hat: Floats | None,
-        against: Floats | Matrix | None,
+        against: Floats | Matrix,
     ) -> None:
         self._log, self._estimators, self._against, self._q_hat = log, estimators, against, q_hat
         self._last: tuple[Flags, TargetSample] | None = None
@@ -550,21 +544,19 @@ class _TargetEvaluation:
 
     def _baseline(self, rows: Flags) -> TargetSample:
         against = self._against
-        if against is not None and against is not self._log.p_log:
+        if against is not self._log.p_log:
             return self.at(against, rows).target
         log = self._log if rows.all() else self._log.where(rows)
         one: Floats = np.broadcast_to(1.0, len(log))
         terms = {each.name: Terms(each.name, log.reward, one, one) for each in self._estimators}
         predicting = [each for each in self._estimators if each.predictions is not Predictions.NONE]
-        if against is not None and log.is_whole and predicting:
+        if log.is_whole and predicting:
             terms |= self.at(against, rows, predicting).target.terms
         return TargetSample(log, one, one, terms, served=True)
 
 
-def _measure_unsupported(log: Log, p_target: Floats | Matrix) -> float:
+def _measure_unsupported(log: LoggedDraws, p_target: Floats | Matrix) -> float:
     """Return the share of draws of the target that the log could not make; 0 if that is unknown."""
-    if log.p_log is None:
-        return 0.0
     return sum(float(p_target[rows][log.p_log[rows] <= 0.0].sum()) for rows in split(len(log))) / len(log)
 
 

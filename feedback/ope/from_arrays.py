@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from armwise.feedback.arrays import Floats, Integers, refuse
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope.evaluation import DEFAULT_ESTIMATORS, Evaluation, evaluate
 from armwise.feedback.ope.intervals import LEVEL
 from armwise.feedback.ope.reward_model import Model
@@ -87,14 +87,13 @@ def evaluate_arrays(
         raise ValueError(
             f"names must be {n_actions} different ones, got {len(arms)}: {', '.join(arms)[:200]}"
         )
-    log = Log.from_arrays(
+    log = LoggedDraws.from_arrays(
         arms,
         drawn,
         reward,
         propensity=None if propensities is None else _row("propensities", propensities, n),
         p_log=None if p_log is None else _by_row("p_log", np.asarray(p_log, np.float64), n, n_actions),
-        X=_contexts(contexts, n),
-        users=_codes("clusters", clusters, n),
+        groups=_codes("clusters", clusters, n),
     )
     predicted = None if q_hat is None else np.asarray(q_hat, dtype=np.float64)
     if predicted is not None and predicted.shape != (n, n_actions):
@@ -108,9 +107,9 @@ def evaluate_arrays(
         level=level,
         reward_range=reward_range,
         reward_model=reward_model or ("means" if contexts is None else "ridge"),
+        features=_contexts(contexts, n),
         q_hat=predicted,
         resamples=resamples,
-        cluster=None if clusters is None else "user",
     )["target"]
 
 

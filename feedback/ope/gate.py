@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.feedback.arrays import TOLERANCE, Floats, Integers, Matrix, split
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.sample import Sample
@@ -94,8 +94,8 @@ class GateFigures:
         largest_share: Largest weight over the sum of all.
         mean_weight: Mean of the weights.
         expected_weight: Expectation of the weight: the overlap, or 1 if that is unknown.
-        weight_error: Standard error of the mean weight, with questions as observations, and at least that
-            of draws from the logged distributions; None for a single question.
+        weight_error: Standard error of the mean weight, with groups of rows as observations, and at least
+            that of draws from the logged distributions; None for a single observation.
         overlap: Share of the candidate's choices that the log could have drawn; None: only the probabilities
             of the drawn arms are known.
         checked: Decisions whose propensities were recomputed.
@@ -161,7 +161,7 @@ class Verdict:
 
 def judge(
     spec: GateSpec,
-    log: Log,
+    log: LoggedDraws,
     p_target: Floats | Matrix,
     *,
     reward_range: tuple[float, float],
@@ -186,7 +186,7 @@ def judge(
         ValueError: A row of `p_target` is not a distribution, or a reward is out of the range.
 
     >>> drawn = np.tile([0, 1], 1_000)
-    >>> log = Log.from_arrays(("bm25", "dense"), drawn, drawn * 0.2, p_log=np.full((2_000, 2), 0.5))
+    >>> log = LoggedDraws.from_arrays(("bm25", "dense"), drawn, drawn * 0.2, p_log=np.full((2_000, 2), 0.5))
     >>> dense = np.tile([0.0, 1.0], (2_000, 1))
     >>> judge(GateSpec(), log, dense, reward_range=(0.0, 1.0), checked=2_000).promote
     True
@@ -205,7 +205,7 @@ def judge(
     # Wrong propensities can bring them beyond the possible range.
     estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
     whole = log.p_log if log.is_whole else None
-    diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=whole)
+    diagnostics = diagnose(sample, log.arms, groups=log.groups, p_log=whole)
     shared = float(np.mean(_overlap(log.p_log, p_target)))
     figures = GateFigures(
         n=len(log),
@@ -238,7 +238,11 @@ def judge(
 
 
 def _evidence(
-    log: Log, sample: Sample, reward_range: tuple[float, float], known: Integers | None, order: Integers
+    log: LoggedDraws,
+    sample: Sample,
+    reward_range: tuple[float, float],
+    known: Integers | None,
+    order: Integers,
 ) -> sequences.Evidence:
     reach = log.reach(sample.p_target) if log.is_whole else None
     return sequences.Evidence(
@@ -252,11 +256,9 @@ def _evidence(
     )
 
 
-def _overlap(p_log: Floats | Matrix | None, p_target: Floats | Matrix) -> Floats:
-    """Return the share of each distribution on arms that the log could draw, shape (n,); 1 if unknown."""
+def _overlap(p_log: Floats | Matrix, p_target: Floats | Matrix) -> Floats:
+    """Return the share of each distribution on arms that the log could draw, shape (n,)."""
     overlap = np.ones(len(p_target))
-    if p_log is None:
-        return overlap
     for rows in split(len(p_target)):
         overlap[rows] = np.where(p_log[rows] <= 0.0, 0.0, p_target[rows]).sum(axis=1)
     return overlap

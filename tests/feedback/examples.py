@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from armwise.feedback.dataset import Log, ProgressCallback
-from armwise.feedback.decisions import EVERYTHING, Selection, tabulate
+from armwise.feedback.decisions import EVERYTHING, ProgressCallback, Selection, tabulate
 from armwise.feedback.events import (
     LABELS,
     Context,
@@ -23,6 +22,7 @@ from armwise.feedback.events import (
 from armwise.feedback.log import Store, facts
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.texts import list_texts
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.sources import LogSource, TrainingLog
 
@@ -148,17 +148,19 @@ def log_of(
     rule: RewardRule,
     selection: Selection = EVERYTHING,
     on_progress: ProgressCallback | None = None,
-) -> Log:
+) -> LoggedDraws:
     """Return what can be evaluated of a training log."""
     blocks = source.blocks(rule, selection, on_progress)
-    return Log.from_decisions((decisions for decisions, _ in blocks), selection)
+    return LoggedDraws.from_decisions((decisions for decisions, _ in blocks), selection)
 
 
-def log_of_examples(examples: Iterable[Example], rule: RewardRule, selection: Selection = EVERYTHING) -> Log:
+def log_of_examples(
+    examples: Iterable[Example], rule: RewardRule, selection: Selection = EVERYTHING
+) -> LoggedDraws:
     """Return what can be evaluated of examples."""
-    return Log.from_decisions(tabulate(examples, rule, selection), selection)
+    return LoggedDraws.from_decisions(tabulate(examples, rule, selection), selection)
 
 
-def read_log(store: Store, rule: RewardRule, *given: Any) -> Log:
+def read_log(store: Store, rule: RewardRule, *given: Any) -> LoggedDraws:
     """Return what can be evaluated of the training log of a rule."""
     return log_of(LogSource(store, rule), rule, *given)

@@ -23,10 +23,10 @@ from armwise.agent.api.middleware import AppReplica
 from armwise.agent.evaluation import Moment
 from armwise.agent.wings import WRITE_DSJSON, load
 from armwise.arms.base import Progress
-from armwise.feedback.dataset import UNSETTLED
 from armwise.feedback.events import Example
 from armwise.feedback.jsonl import ExchangeError, Header, export_lines
 from armwise.feedback.log import Store
+from armwise.feedback.logged_draws import UNSETTLED
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import read_examples, read_position, settled
 

@@ -137,7 +137,7 @@ def asked(
 ) -> Target:
     named, service = parse_name(name), CandidateService.from_config(config, rule or config.reward, store)
     built = [] if named.kind in PLAIN else [build_candidate(named, service)]
-    log, found = play(built, Examples(examples), service.rule, Selection(**selected), lambda *_: None)
+    log, found, _ = play(built, Examples(examples), service.rule, Selection(**selected), lambda *_: None)
     target = found[0] if found else plain_target(log, named)
     return replace(target, p=np.asarray(target.p))
 

@@ -135,7 +135,7 @@ def test_every_arm_gets_its_true_value_and_uniform_what_was_earned(filled: AppCo
         "configured",
     ]
     assert report["excluded"] == {"forced": 5}
-    assert (report["rows"], report["questions"], report["positions"]) == (N, N, [1, N])
+    assert (report["rows"], report["observations"], report["positions"]) == (N, N, [1, N])
     assert report["earned"] == pytest.approx(sum(NET.values()) / 3)
     assert report["drawn"] == dict.fromkeys(ARMS, pytest.approx(1 / 3))
     for arm, net in NET.items():

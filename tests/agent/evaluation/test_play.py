@@ -9,10 +9,10 @@ import pytest
 
 from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate, parse_name
 from armwise.agent.evaluation.replay_log import plain_target, play
-from armwise.feedback.dataset import EmptyLogError, featurize
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
-from armwise.feedback.ope import evaluate
+from armwise.feedback.logged_draws import EmptyLogError
+from armwise.feedback.ope import evaluate, featurize
 from armwise.feedback.reward import RewardRule
 from tests.agent.evaluation.logged import quietly
 from tests.agent.evaluation.test_candidates import Examples
@@ -70,17 +70,17 @@ class Blocks(Examples):
 def test_a_row_whose_example_did_not_come_is_left_out_and_counted_and_the_others_keep_their_own(
     lost: set[int],
 ) -> None:
-    log, (target,) = play([half()], Blocks(40, lost), RULE, Selection(), quietly, describes=True)
+    log, (target,), features = play([half()], Blocks(40, lost), RULE, Selection(), quietly, describes=True)
     came = [seq for seq in range(1, 41) if seq not in lost]
     assert (log.seq.tolist(), dict(log.excluded)) == (came, {"cannot be read": len(lost)})
     theirs = featurize([Context(f"question {seq}") for seq in came])
-    assert (theirs != log.X).nnz == 0
+    assert (theirs != features).nnz == 0
     assert target.kept.tolist() == [seq % 3 != 0 for seq in came]
     assert int(target.kept.sum()) + sum(target.left_out.values()) == len(log)
 
 
 def test_a_row_is_not_read_if_nothing_needs_its_example() -> None:
-    log, _ = play([], Blocks(40, {7}), RULE, Selection(), quietly)
+    log, *_ = play([], Blocks(40, {7}), RULE, Selection(), quietly)
     assert (len(log), dict(log.excluded)) == (40, {})
 
 
@@ -93,10 +93,10 @@ def test_a_log_of_which_no_row_can_be_read_is_refused_with_the_reason() -> None:
 def test_a_candidate_is_not_judged_by_or_excused_from_rows_that_are_none(lost: tuple[int, ...]) -> None:
     unknown = range(1, 41, 4)
     source = Blocks(40, lost, unknown)
-    log, (target,) = play([half()], source, RULE, Selection(), quietly, describes=True)
+    log, (target,), features = play([half()], source, RULE, Selection(), quietly, describes=True)
     rows = [seq for seq in range(1, 41) if seq not in {*unknown, *lost}]
     assert log.seq.tolist() == rows
-    assert (featurize([Context(f"question {seq}") for seq in rows]) != log.X).nnz == 0
+    assert (featurize([Context(f"question {seq}") for seq in rows]) != features).nnz == 0
     assert target.left_out == {"no opinion": sum(seq % 3 == 0 for seq in rows)}
     assert target.kept.tolist() == [seq % 3 != 0 for seq in rows]
 
@@ -118,7 +118,7 @@ def test_eligibility_counts_where_only_the_probability_of_the_drawn_arm_is_logge
         alone.append(Example(seq, decision, Cost(), reward))
     values = []
     for examples in (whole, alone):
-        log, _ = play([], Examples(examples), RULE, Selection(), quietly)
+        log, *_ = play([], Examples(examples), RULE, Selection(), quietly)
         targets = [plain_target(log, parse_name(name)) for name in ("uniform", "fixed:a", "fixed:c")]
         found = evaluate(
             *(log, {one.name: one.p for one in targets}, np.random.default_rng(0)),

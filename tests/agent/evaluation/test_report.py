@@ -100,7 +100,7 @@ def a_report(*candidates: CandidateResult, **changes: Any) -> ReplayDocument:
         "reward": {"cost_weight": 0.1},
         "floor": 0.01,
         "rows": 1200,
-        "questions": 900,
+        "observations": 900,
         "first_at": 0.0,
         "last_at": 12 * DAY,
         "positions": [1, 1300],

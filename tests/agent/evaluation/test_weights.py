@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.evaluation.replay_log import describe_weights
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import evaluate
 from armwise.feedback.ope.evaluation import Evaluation
 
@@ -12,7 +12,9 @@ from armwise.feedback.ope.evaluation import Evaluation
 def judged(weights: list[float]) -> Evaluation:
     """Return a candidate of these weights, at most 2, on rows that all drew the first of two arms."""
     n = len(weights)
-    log = Log.from_arrays(("a", "b"), np.zeros(n, dtype=np.int64), np.zeros(n), p_log=np.full((n, 2), 0.5))
+    log = LoggedDraws.from_arrays(
+        ("a", "b"), np.zeros(n, dtype=np.int64), np.zeros(n), p_log=np.full((n, 2), 0.5)
+    )
     first = np.array(weights) / 2.0
     return evaluate(
         log, {"one": np.column_stack([first, 1.0 - first])}, np.random.default_rng(0), estimators=("ips",)

@@ -95,7 +95,7 @@ def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
     log = log_of_examples(read(table(tmp_path, *ROWS))[0], FOREIGN)
     assert not log.is_whole
     assert (log.propensity.tolist(), log.reward.tolist()) == ([0.25, 0.75], [0.0, 1.0])
-    assert log.n_questions == 2
+    assert log.n_groups == 2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ def test_the_policy_that_logged_has_nothing_against_it() -> None:
     assert (figures.largest_weight, figures.mean_weight) == (1.0, 1.0)
     assert (figures.mean_weight_error, figures.mean_weight_z) == (0.0, 0.0)
     assert figures.covered == pytest.approx(1.0, abs=0.1)
-    assert figures.excluded == {}
 
 
 def test_the_overlap_of_an_arm_tends_to_what_log_and_target_share() -> None:
@@ -95,15 +94,15 @@ def test_rows_of_one_question_count_as_one_observation() -> None:
         )
     )
     alone = diagnose(sample, ARMS).mean_weight_error
-    grouped = diagnose(five_times, ARMS, questions=np.repeat(np.arange(300), 5)).mean_weight_error
+    grouped = diagnose(five_times, ARMS, groups=np.repeat(np.arange(300), 5)).mean_weight_error
     assert grouped == pytest.approx(alone)
     assert diagnose(five_times, ARMS).mean_weight_error < alone / 2.0
-    assert diagnose(sample, ARMS, questions=np.zeros(300, dtype=np.int64)).mean_weight_error is None
+    assert diagnose(sample, ARMS, groups=np.zeros(300, dtype=np.int64)).mean_weight_error is None
 
 
 def test_nobody_knows_how_far_the_mean_weight_of_one_question_may_be_from_1() -> None:
     sample = sampled([0.5, 0.5], [0.9, 0.1], 30, seed=8)
-    figures = diagnose(sample, ARMS[:2], questions=np.zeros(30, dtype=np.int64))
+    figures = diagnose(sample, ARMS[:2], groups=np.zeros(30, dtype=np.int64))
     assert figures.mean_weight != 1.0
     assert (figures.mean_weight_error, figures.mean_weight_z) == (None, 0.0)
 

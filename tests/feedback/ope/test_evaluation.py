@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from armwise.feedback.arrays import Floats, Integers, Matrix, take_drawn
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
+from armwise.feedback.ope import evaluation
 from armwise.feedback.ope.estimators import ESTIMATORS, estimate
 from armwise.feedback.ope.evaluation import (
     INTERVALS,
     NEVER_DRAWN,
     EstimatorResult,
-    evaluate,
+    Evaluation,
     evaluate_each,
     predict,
 )
@@ -28,7 +29,7 @@ VALUES = np.array([0.2, 0.5, 0.8])
 
 
 @pytest.fixture(scope="module")
-def log() -> Log:
+def log() -> LoggedDraws:
     """1,200 decisions on 400 questions by a policy that prefers some arm on each."""
     rng = np.random.default_rng(6)
     n = 1_200
@@ -36,16 +37,24 @@ def log() -> Log:
     drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     reward = (rng.random(n) < VALUES[drawn]).astype(np.float64)
     questions = np.concatenate([np.arange(400), rng.integers(400, size=n - 400)])
-    return Log.from_arrays(
+    return LoggedDraws.from_arrays(
         *(ARMS, drawn, reward),
         p_log=p_log,
-        questions=questions,
-        X=np.eye(3)[questions % 3],
-        episodes=np.arange(n) % 600,
+        groups=questions,
     )
 
 
-def always(log: Log, *shares: float) -> Floats:
+def kinds(log: LoggedDraws) -> Floats:
+    """Return features: the kind of the question of each row."""
+    return np.eye(3)[log.groups % 3]
+
+
+def evaluate(log: LoggedDraws, *args: Any, **options: Any) -> dict[str, Evaluation]:
+    """Evaluate with the kinds of questions as features."""
+    return evaluation.evaluate(log, *args, features=kinds(log), **options)
+
+
+def always(log: LoggedDraws, *shares: float) -> Floats:
     """The target that draws from one distribution in every row."""
     return np.tile(shares, (len(log), 1))
 
@@ -58,9 +67,9 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
+def test_every_estimator_says_what_it_says_alone(log: LoggedDraws) -> None:
     p = always(log, 0.1, 0.2, 0.7)
-    q_hat = predict(log, np.random.default_rng(1))
+    q_hat = predict(log, kinds(log), np.random.default_rng(1))
     found = evaluate(log, {"t": p}, rng(), estimators=tuple(ESTIMATORS), q_hat=q_hat, reward_model="means")[
         "t"
     ]
@@ -77,14 +86,14 @@ def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
     assert found.diagnostics.n == len(log) == len(found.log)
 
 
-def test_intervals_take_rows_of_one_question_as_one_and_hedge(log: Log) -> None:
+def test_intervals_take_rows_of_one_question_as_one_and_hedge(log: LoggedDraws) -> None:
     p, reach = always(log, 0.0, 0.0, 1.0), 10.0
     one = evaluate(log, {"t": p}, rng(), estimators=("snips",))["t"].estimates[0]
     terms, served = (
         estimate(Sample(log.propensity, log.drawn, log.reward, q), "snips") for q in (p, log.p_log)
     )
-    safe = hedge(by_group(terms, log.questions), reach, 0.0, 1.0)
-    other = hedge(by_group(served, log.questions), 1.0, 0.0, 1.0)
+    safe = hedge(by_group(terms, log.groups), reach, 0.0, 1.0)
+    other = hedge(by_group(served, log.groups), 1.0, 0.0, 1.0)
     assert one.value is not None
     assert (one.value.low, one.value.high) == pytest.approx(normal(safe), rel=1e-12)
     assert one.difference is not None
@@ -94,8 +103,7 @@ def test_intervals_take_rows_of_one_question_as_one_and_hedge(log: Log) -> None:
     )
 
 
-def test_what_was_served_is_worth_what_it_earned_and_differs_from_nothing(log: Log) -> None:
-    assert log.p_log is not None
+def test_what_was_served_is_worth_what_it_earned_and_differs_from_nothing(log: LoggedDraws) -> None:
     found = evaluate(log, {"served": log.p_log, "same": log.p_log.copy()}, rng(), interval="bootstrap")
     for one in found["served"].estimates:
         assert one.difference is None
@@ -109,7 +117,7 @@ def test_what_was_served_is_worth_what_it_earned_and_differs_from_nothing(log: L
         )
 
 
-def test_a_baseline_may_be_any_target(log: Log) -> None:
+def test_a_baseline_may_be_any_target(log: LoggedDraws) -> None:
     targets = {"c": always(log, 0.0, 0.0, 1.0), "b": always(log, 0.0, 1.0, 0.0)}
     found = evaluate(log, targets, rng(), baseline="b", estimators=("dr",))
     assert found["b"].estimates[0].difference is None
@@ -122,9 +130,8 @@ def test_a_baseline_may_be_any_target(log: Log) -> None:
 
 
 @pytest.mark.parametrize("interval", ["normal", "bootstrap", "bernstein"])
-def test_what_was_served_is_a_baseline_like_its_distribution(log: Log, interval: str) -> None:
+def test_what_was_served_is_a_baseline_like_its_distribution(log: LoggedDraws, interval: str) -> None:
     """It takes the plain mean where a target takes weights, and these are 1."""
-    assert log.p_log is not None
     asked: Any = {"estimators": tuple(ESTIMATORS), "interval": interval}
     targets = {"uniform": always(log, 0.25, 0.25, 0.5), "served": log.p_log.copy()}
     one, other = (
@@ -140,7 +147,9 @@ def test_what_was_served_is_a_baseline_like_its_distribution(log: Log, interval:
 def test_an_evaluation_takes_few_bytes_a_row(estimators: tuple[str, ...], most: int) -> None:
     n = 100_000
     p = rng().dirichlet(np.ones(2), n) * 0.8 + 0.1
-    log = Log.from_arrays(("a", "b"), (rng().random(n) > p[:, 0]).astype(np.int64), rng().random(n), p_log=p)
+    log = LoggedDraws.from_arrays(
+        ("a", "b"), (rng().random(n) > p[:, 0]).astype(np.int64), rng().random(n), p_log=p
+    )
     target = np.roll(p, 1, axis=1)
     tracemalloc.start()
     try:
@@ -152,7 +161,7 @@ def test_an_evaluation_takes_few_bytes_a_row(estimators: tuple[str, ...], most: 
     assert peak / n <= most
 
 
-def test_a_target_is_judged_by_its_own_rows_and_compared_on_those_that_both_have(log: Log) -> None:
+def test_a_target_is_judged_by_its_own_rows_and_compared_on_those_that_both_have(log: LoggedDraws) -> None:
     targets = {"c": always(log, 0.0, 0.0, 1.0), "b": always(log, 0.0, 1.0, 0.0)}
     first, odd = np.arange(len(log)) < 900, np.arange(len(log)) % 2 == 1
     found = evaluate(log, targets, rng(), kept={"c": first, "b": odd}, baseline="b", estimators=("ips",))
@@ -167,9 +176,13 @@ def test_a_target_is_judged_by_its_own_rows_and_compared_on_those_that_both_have
     assert len(found["c"].log) == 900
 
 
-def test_where_only_propensities_are_known_targets_are_compared_with_what_was_earned(log: Log) -> None:
+def test_where_only_propensities_are_known_targets_are_compared_with_what_was_earned(
+    log: LoggedDraws,
+) -> None:
     p = always(log, 0.1, 0.2, 0.7)
-    bare = replace(log, p_log=None)
+    bare = LoggedDraws.from_arrays(
+        log.arms, log.drawn, log.reward, propensity=log.propensity, groups=log.groups
+    )
     known, unknown = (
         by_name(evaluate(x, {"t": p}, rng(), estimators=("ips", "dr"))["t"].estimates) for x in (log, bare)
     )
@@ -182,8 +195,7 @@ def test_where_only_propensities_are_known_targets_are_compared_with_what_was_ea
         assert other.difference.value == pytest.approx(other.value.value - log.reward.mean())
 
 
-def test_a_target_that_draws_what_the_log_could_not_has_no_estimates(log: Log) -> None:
-    assert log.p_log is not None
+def test_a_target_that_draws_what_the_log_could_not_has_no_estimates(log: LoggedDraws) -> None:
     p_log = np.where(np.arange(3) == (log.drawn[:, None] + 1) % 3, 0.0, log.p_log)
     p_log /= p_log.sum(axis=1, keepdims=True)
     narrow = replace(log, p_log=p_log, propensity=take_drawn(p_log, log.drawn))
@@ -192,21 +204,21 @@ def test_a_target_that_draws_what_the_log_could_not_has_no_estimates(log: Log) -
     assert one.note.startswith("draws with a chance of 0.")
 
 
-def test_a_target_that_drew_nothing_that_was_drawn_is_said_so(log: Log) -> None:
+def test_a_target_that_drew_nothing_that_was_drawn_is_said_so(log: LoggedDraws) -> None:
     never = np.eye(3)[(log.drawn + 1) % 3]
     found = by_name(evaluate(log, {"t": never}, rng(), estimators=("ips", "dm"))["t"].estimates)
     assert (found["ips"].value, found["ips"].note) == (None, NEVER_DRAWN)
     assert found["dm"].value is not None
 
 
-def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
-    one = replace(log, questions=np.zeros(len(log), dtype=np.int64))
+def test_a_single_question_leaves_out_what_needs_a_model(log: LoggedDraws) -> None:
+    one = replace(log, groups=np.zeros(len(log), dtype=np.int64))
     names = ("ips", "dr")
     found = by_name(evaluate(one, {"t": always(log, 0.2, 0.4, 0.4)}, rng(), estimators=names)["t"].estimates)
     assert found["ips"].value is not None
     assert (found["dr"].value, found["dr"].note) == (None, "needs two different questions or more")
     with pytest.raises(ValueError, match="at least 2 folds and 2 questions"):
-        predict(one, rng())
+        predict(one, kinds(log), rng())
 
 
 MEANS = tuple(name for name, one in ESTIMATORS.items() if one.is_mean)
@@ -214,7 +226,7 @@ MEANS = tuple(name for name, one in ESTIMATORS.items() if one.is_mean)
 
 
 @pytest.mark.parametrize("kind", INTERVALS)
-def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kind: str) -> None:
+def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: LoggedDraws, kind: str) -> None:
     applies = {
         "normal": tuple(ESTIMATORS),
         "bootstrap": tuple(ESTIMATORS),
@@ -248,7 +260,7 @@ def test_rare_rewards_that_did_not_come_leave_the_interval_open() -> None:
     for seed in range(100):
         draws = np.random.default_rng(seed)
         drawn, reward = draws.integers(2, size=n), (draws.random(n) < rate).astype(np.float64)
-        log = Log.from_arrays(ARMS[:2], drawn, reward, p_log=np.full((n, 2), 0.5))
+        log = LoggedDraws.from_arrays(ARMS[:2], drawn, reward, p_log=np.full((n, 2), 0.5))
         found = evaluate(
             log, {"a": always(log, 1.0, 0.0)}, rng(), estimators=("snips",), reward_range=(0.0, 1.0)
         )
@@ -260,7 +272,9 @@ def test_rare_rewards_that_did_not_come_leave_the_interval_open() -> None:
 
 
 def test_equal_rewards_do_not_make_a_value_certain() -> None:
-    log = Log.from_arrays(ARMS[:2], np.arange(200) % 2, np.full(200, 0.9), p_log=np.full((200, 2), 0.5))
+    log = LoggedDraws.from_arrays(
+        ARMS[:2], np.arange(200) % 2, np.full(200, 0.9), p_log=np.full((200, 2), 0.5)
+    )
     targets = {"a": always(log, 1.0, 0.0)}
     for kind in INTERVALS:
         names = ("ips", "snips")
@@ -272,7 +286,7 @@ def test_equal_rewards_do_not_make_a_value_certain() -> None:
 
 @pytest.mark.parametrize("kind", INTERVALS)
 def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: str) -> None:
-    one = Log.from_arrays(ARMS[:2], np.array([0]), np.array([0.9]), p_log=np.full((1, 2), 0.5))
+    one = LoggedDraws.from_arrays(ARMS[:2], np.array([0]), np.array([0.9]), p_log=np.full((1, 2), 0.5))
     found = evaluate(
         one,
         {"a": always(one, 1.0, 0.0)},
@@ -287,9 +301,10 @@ def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: 
 
 
 @pytest.mark.parametrize("known", ["none", "all but the first"])
-def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Log, known: str) -> None:
-    missing = {"p_log": None} if known == "none" else {"whole": np.arange(len(log)) > 0}
-    bare = replace(log, **missing)
+def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(
+    log: LoggedDraws, known: str
+) -> None:
+    bare = replace(log, whole=(np.arange(len(log)) > 0) & (known != "none"))
     p = {"t": always(log, 0.1, 0.2, 0.7)}
     (one,) = evaluate(bare, p, rng(), estimators=("ips",), interval="bernstein")["t"].estimates
     assert one.value is not None
@@ -299,7 +314,7 @@ def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Lo
     assert betting.note == "", "it holds for weights of any size"
 
 
-def test_each_distribution_is_made_once(log: Log) -> None:
+def test_each_distribution_is_made_once(log: LoggedDraws) -> None:
     made: list[str] = []
 
     class Lazy(dict[str, Floats]):
@@ -315,14 +330,14 @@ def test_each_distribution_is_made_once(log: Log) -> None:
     assert made == ["s", "t"]
 
 
-def test_the_same_seed_gives_the_same_estimates_whatever_else_is_asked(log: Log) -> None:
+def test_the_same_seed_gives_the_same_estimates_whatever_else_is_asked(log: LoggedDraws) -> None:
     p = always(log, 0.2, 0.3, 0.5)
     once = evaluate(log, {"t": p}, rng(), interval="bootstrap", resamples=100)
     again = evaluate(log, {"o": p[:, ::-1], "t": p}, rng(), interval="bootstrap", resamples=100)
     assert once["t"].estimates == again["t"].estimates
 
 
-def test_what_cannot_be_asked_is_refused(log: Log) -> None:
+def test_what_cannot_be_asked_is_refused(log: LoggedDraws) -> None:
     p = always(log, 0.2, 0.3, 0.5)
     with pytest.raises(ValueError, match=r"t must have the shape \(1200, 3\), got \(1200, 2\)"):
         evaluate(log, {"t": p[:, :2]}, rng())
@@ -334,14 +349,14 @@ def test_what_cannot_be_asked_is_refused(log: Log) -> None:
         evaluate(log, {"t": p}, rng(), interval="wald")
 
 
-def test_progress_is_told_a_target_at_a_time(log: Log) -> None:
+def test_progress_is_told_a_target_at_a_time(log: LoggedDraws) -> None:
     told: list[tuple[str, int, int | None]] = []
     p = always(log, 0.2, 0.3, 0.5)
     evaluate(log, {"s": p, "t": p}, rng(), progress=lambda *step: told.append(step))
     assert told == [("evaluating", 1, 2), ("evaluating", 2, 2)]
 
 
-def test_blocks_of_a_long_log_do_not_show(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_long_log_do_not_show(log: LoggedDraws, monkeypatch: pytest.MonkeyPatch) -> None:
     p, options = always(log, 0.1, 0.2, 0.7), {"reward_range": (0.0, 1.0), "reward_model": "means"}
     near = np.where(
         np.arange(len(log))[:, None] < 1_000, log.p_log, p
@@ -358,7 +373,7 @@ def test_blocks_of_a_long_log_do_not_show(log: Log, monkeypatch: pytest.MonkeyPa
         assert shares == pytest.approx([one.target for one in again.overlap])
 
 
-def test_a_target_may_be_made_a_block_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_may_be_made_a_block_at_a_time(log: LoggedDraws, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.feedback.arrays.BLOCK", 100)
     p, most = always(log, 0.1, 0.2, 0.7), 0
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import EstimatorResult, evaluate, evaluate_arrays
 from benchmarks.obp_golden import CASES, Case, invent
 from tests.comparison.test_obp import GOLDEN
@@ -48,9 +48,9 @@ def test_the_values_are_those_of_obp(case: Case) -> None:
 @pytest.mark.slow
 def test_it_is_an_evaluation_of_the_log_of_the_arrays(interval: str) -> None:
     names = ("ips", "snips", "dr", "switch_dr")
-    log = Log.from_arrays(("0", "1", "2"), ACTIONS, REWARDS, p_log=P_LOG, X=CONTEXTS)
+    log = LoggedDraws.from_arrays(("0", "1", "2"), ACTIONS, REWARDS, p_log=P_LOG)
     expected = evaluate(
-        log, {"t": TARGET}, np.random.default_rng(3), estimators=names, interval=interval, cluster=None
+        log, {"t": TARGET}, np.random.default_rng(3), estimators=names, interval=interval, features=CONTEXTS
     )["t"]
     options = {"estimators": names, "interval": interval, "seed": 3}
     for contexts in (CONTEXTS, CONTEXTS.tolist(), sparse.coo_array(CONTEXTS)):

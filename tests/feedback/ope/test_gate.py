@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope import gate
 from armwise.feedback.ope.gate import GateSpec, Verdict, judge
@@ -22,22 +22,26 @@ SERVED = np.array([0.6, 0.3, 0.1])
 CANDIDATE = np.array([0.1, 0.8, 0.1])
 
 
-def made_log(n: int = 3_000, quality: tuple[float, float, float] = (0.4, 0.7, 0.4), seed: int = 0) -> Log:
+def made_log(
+    n: int = 3_000, quality: tuple[float, float, float] = (0.4, 0.7, 0.4), seed: int = 0
+) -> LoggedDraws:
     """Three arms, drawn by `SERVED`; the second one is better unless said otherwise."""
     rng = np.random.default_rng(seed)
     drawn = rng.choice(3, n, p=SERVED)
     reward = (rng.random(n) < np.array(quality)[drawn]).astype(np.float64)
-    log = Log.from_arrays(("a", "b", "c"), drawn, reward, p_log=np.tile(SERVED, (n, 1)))
+    log = LoggedDraws.from_arrays(("a", "b", "c"), drawn, reward, p_log=np.tile(SERVED, (n, 1)))
     return replace(log, at=1_000.0 + np.arange(n))
 
 
-def verdict_of(log: Log, candidate: Floats = CANDIDATE, spec: GateSpec = SPEC, **checks: int) -> Verdict:
+def verdict_of(
+    log: LoggedDraws, candidate: Floats = CANDIDATE, spec: GateSpec = SPEC, **checks: int
+) -> Verdict:
     """Judge a candidate that always draws from the same distribution."""
     told = {"checked": 100, **checks}
     return judge(spec, log, np.tile(candidate, (len(log), 1)), reward_range=(0.0, 1.0), **told)
 
 
-def without_the_third_arm() -> Log:
+def without_the_third_arm() -> LoggedDraws:
     """Return a log that could draw 90 % of what `CANDIDATE` chooses."""
     log = made_log().where(made_log().drawn < 2)
     p_log = np.tile([2 / 3, 1 / 3, 0.0], (len(log), 1))
@@ -69,7 +73,7 @@ def test_too_short_a_log_says_how_much_more_is_needed_and_so_much_is_about_enoug
     assert verdict_of(made_log(150 + 2 * more)).promote
 
 
-def lying() -> Log:
+def lying() -> LoggedDraws:
     """Return a log with propensities that nothing was drawn from."""
     wrong = np.tile([0.3, 0.6, 0.1], (3_000, 1))
     return replace(made_log(), p_log=wrong, propensity=wrong[0][made_log().drawn])
@@ -87,7 +91,7 @@ def lying() -> Log:
     ids=["margin", "mismatched", "checked", "overlap", "propensities"],
 )
 def test_one_thing_against_a_candidate_holds_it(
-    log: Log, spec: GateSpec, checks: dict[str, int], words: str
+    log: LoggedDraws, spec: GateSpec, checks: dict[str, int], words: str
 ) -> None:
     assert any(words in reason for reason in verdict_of(log, spec=spec, **checks).reasons)
 
@@ -105,7 +109,7 @@ def test_a_margin_below_zero_lets_through_what_is_hardly_worse() -> None:
 def test_few_decisions_worth_of_evidence_hold() -> None:
     n, drawn = 300, np.zeros(300, dtype=np.int64)
     drawn[:3] = 1
-    log = Log.from_arrays(("a", "b"), drawn, np.ones(n), p_log=np.tile([0.99, 0.01], (n, 1)))
+    log = LoggedDraws.from_arrays(("a", "b"), drawn, np.ones(n), p_log=np.tile([0.99, 0.01], (n, 1)))
     verdict = verdict_of(log, np.array([0.0, 1.0]))
     assert verdict.figures.effective_n == pytest.approx(3.0)
     assert "The log of 300 decisions is worth 3.0 of the candidate's; 50 are needed." in verdict.reasons
@@ -125,11 +129,25 @@ def test_all_that_speaks_against_a_candidate_is_said_at_once() -> None:
 
 
 def test_where_only_drawn_probabilities_are_known_the_overlap_is_not_judged() -> None:
-    log = replace(made_log(20_000), p_log=None)
+    whole = made_log(20_000)
+    log = LoggedDraws.from_arrays(whole.arms, whole.drawn, whole.reward, propensity=whole.propensity)
     verdict = verdict_of(log)
     assert verdict.promote
     assert verdict.figures.overlap is None
-    assert verdict.figures.low < verdict_of(made_log(20_000)).figures.low
+    assert verdict.figures.low < verdict_of(whole).figures.low
+
+
+def test_where_some_rows_have_drawn_probabilities_alone_every_eligible_arm_could_be_drawn() -> None:
+    log = made_log(20_000)
+    alone = np.where(np.eye(3)[log.drawn] > 0.0, log.p_log, np.nan)
+    some = np.arange(len(log)) % 2 == 0
+    mixed = replace(log, p_log=np.where(some[:, np.newaxis], alone, log.p_log), whole=~some)
+    verdict = verdict_of(mixed)
+    assert verdict.promote
+    assert (verdict.figures.overlap, verdict.figures.expected_weight) == (None, pytest.approx(1.0))
+    never = np.where(np.arange(3) == 2, 0.0, mixed.p_log)
+    without = replace(mixed, p_log=never).where(log.drawn < 2)
+    assert verdict_of(without).figures.expected_weight == pytest.approx(1.0 - CANDIDATE[2])
 
 
 def test_a_propensity_off_by_a_rounding_error_does_no_harm() -> None:
@@ -170,7 +188,9 @@ def test_reach_and_overlap_follow_their_rows_into_the_order_of_decisions() -> No
     p_log[300:] = [0.6, 0.4, 0.0]
     drawn = (rng.random(n)[:, None] > p_log.cumsum(axis=1)).sum(axis=1)
     reward = (rng.random(n) < np.array([0.4, 0.7, 0.4])[drawn]).astype(np.float64)
-    log = replace(Log.from_arrays(("a", "b", "c"), drawn, reward, p_log=p_log), at=1_000.0 + np.arange(n))
+    log = replace(
+        LoggedDraws.from_arrays(("a", "b", "c"), drawn, reward, p_log=p_log), at=1_000.0 + np.arange(n)
+    )
     mixed = rng.permutation(n)
     shuffled = replace(
         log,
@@ -192,7 +212,7 @@ def test_reach_and_overlap_follow_their_rows_into_the_order_of_decisions() -> No
 
 def test_a_mean_weight_whose_error_nobody_knows_holds_nobody() -> None:
     log = made_log()
-    one_question = replace(log, questions=np.zeros(len(log), dtype=np.int64))
+    one_question = replace(log, groups=np.zeros(len(log), dtype=np.int64))
     verdict = verdict_of(one_question)
     assert verdict.figures is not None
     assert verdict.figures.weight_error is None
@@ -276,7 +296,7 @@ def test_a_gain_exactly_at_the_margin_does_not_look_better() -> None:
 def test_the_gain_that_is_shown_is_possible() -> None:
     """Half of ten draws are of an arm with a chance of one in a thousand, which earns all there is."""
     p_log, p_target = np.tile([0.999, 0.001], (10, 1)), np.tile([0.0, 1.0], (10, 1))
-    log = Log.from_arrays(("a", "b"), np.arange(10) % 2, np.arange(10) % 2 * 1.0, p_log=p_log)
+    log = LoggedDraws.from_arrays(("a", "b"), np.arange(10) % 2, np.arange(10) % 2 * 1.0, p_log=p_log)
     verdict = judge(SPEC, log, p_target, reward_range=(0.0, 1.0))
     assert verdict.figures is not None
     assert verdict.figures.gain == 1.0
@@ -301,7 +321,7 @@ def test_further_decisions_grow_with_the_square_of_the_distance(n: int, margin: 
 
 def test_a_log_without_the_rare_rows_of_large_weight_is_too_small_and_not_wrong() -> None:
     n, drawn, reward = 100, np.zeros(100, dtype=np.int64), np.tile([0.4, 0.6], 50)
-    log = Log.from_arrays(("a", "b", "c"), drawn, reward, p_log=np.tile([0.99, 0.005, 0.005], (n, 1)))
+    log = LoggedDraws.from_arrays(("a", "b", "c"), drawn, reward, p_log=np.tile([0.99, 0.005, 0.005], (n, 1)))
     candidate = np.tile([[0.7, 0.3, 0.0], [0.8, 0.2, 0.0]], (n // 2, 1))
     verdict = judge(SPEC, log, candidate, reward_range=(0.0, 1.0), checked=n)
     assert verdict.figures.mean_weight < 0.8

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from benchmarks.replay_obd import Shown, compare, load, normed, recovered
 from benchmarks.replay_worlds import KINDS, LOGGERS, SIZES, TARGETS, Pool, invent, names_of, simulate
 
@@ -19,7 +19,7 @@ def thompson(n: int, p: np.ndarray, rng: np.random.Generator) -> Shown:
     """Return n rows over a week that were drawn from `p`, shape (n, n_arms), at three positions."""
     drawn = (p.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     propensity = p[np.arange(n), drawn]
-    log = Log.from_arrays(tuple("abcd"), drawn, np.zeros(n), propensity=propensity)
+    log = LoggedDraws.from_arrays(tuple("abcd"), drawn, np.zeros(n), propensity=propensity)
     return Shown(replace(log, at=np.linspace(0.0, 7 * 86_400.0, n)), rng.integers(3, size=n))
 
 

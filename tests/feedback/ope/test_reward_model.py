@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from armwise.feedback.ope.reward_model import cross_fit
+from armwise.feedback.events import Context
+from armwise.feedback.ope.reward_model import cross_fit, featurize, stack
+from armwise.feedback.texts import pseudonym
 
 MODELS = ["ridge", "means"]
 N_ARMS = 3
@@ -117,3 +119,26 @@ def test_what_no_model_can_be_fitted_with_is_refused(
     features, drawn, reward, questions = rows(6, n_questions, seed=9)
     with pytest.raises(ValueError, match=words):
         cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), **options)
+
+
+def test_a_name_of_a_feature_and_its_pseudonym_have_the_same_column() -> None:
+    named, erased = ({"tier=free": 1.0, "length": 0.5}, {pseudonym("tier=free"): 1.0, "length": 0.5})
+    rows = featurize([Context("", features) for features in (named, erased)])
+    assert (rows[0] != rows[1]).nnz == 0
+    assert rows[0].nnz == 2
+
+
+def test_embeddings_that_not_all_rows_have_in_one_length_are_left_out() -> None:
+    embeddings: tuple[tuple[float, ...], ...] = ((0.1,), (0.1, 0.2), ())
+    rows = featurize([Context("red", {}, embedding) for embedding in embeddings])
+    assert rows.shape == (3, 4096 + 256), "hashed words and named features"
+    assert featurize([Context("red", {}, (0.1, 0.2))] * 3).shape == (3, 4096 + 256 + 2)
+
+
+def test_embeddings_that_only_some_blocks_have_are_left_out() -> None:
+    contexts = [Context("red", {}, (0.1,))] * 2 + [Context("blue")] * 2 + [Context("red", {}, (0.2,))]
+    seen = stack([featurize(contexts[:2]), featurize(contexts[2:4]), featurize(contexts[4:])])
+    same = featurize([Context("red")])
+    assert seen.shape == (5, 4096 + 256), "hashed words and named features"
+    assert [(seen[row] != same[0]).nnz == 0 for row in range(5)] == [True, True, False, False, True]
+    np.testing.assert_allclose(stack([featurize(contexts[:2])] * 2)[:, -1:].toarray(), [[0.1]] * 4)

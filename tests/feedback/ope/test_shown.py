@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.feedback.dataset import Log
+from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import evaluation
 from armwise.feedback.ope.evaluation import IMPOSSIBLE
 from armwise.feedback.ope.intervals import FEW, Interval, present
@@ -19,11 +19,11 @@ GUARANTEED = ("bernstein", "anytime")
 P_LOG, TRUTH = np.array([0.3, 0.7]), np.array([0.6, 0.35])
 
 
-def drawn_log(n: int, rng: np.random.Generator) -> Log:
+def drawn_log(n: int, rng: np.random.Generator) -> LoggedDraws:
     """Return a log of two arms that earn 1 with a probability of `TRUTH`."""
     drawn = (rng.random(n) < P_LOG[1]).astype(np.int64)
     reward = (rng.random(n) < TRUTH[drawn]).astype(np.float64)
-    return Log.from_arrays(("a", "b"), drawn, reward, p_log=np.tile(P_LOG, (n, 1)))
+    return LoggedDraws.from_arrays(("a", "b"), drawn, reward, p_log=np.tile(P_LOG, (n, 1)))
 
 
 @pytest.mark.parametrize("kind", evaluation.INTERVALS)
@@ -95,7 +95,7 @@ def test_of_an_interval_of_which_nothing_is_possible_everything_remains(ends: In
 def test_propensities_that_cannot_be_show_in_the_note_of_an_estimate() -> None:
     """A hundred rows of the best reward, each drawn far more often than its propensity says."""
     n = 100
-    log = Log.from_arrays(("a", "b"), np.zeros(n, np.int64), np.ones(n), p_log=np.full((n, 2), 0.5))
+    log = LoggedDraws.from_arrays(("a", "b"), np.zeros(n, np.int64), np.ones(n), p_log=np.full((n, 2), 0.5))
     (found,) = evaluation.evaluate(
         log,
         {"a": np.tile([1.0, 0.0], (n, 1))},
@@ -109,7 +109,7 @@ def test_propensities_that_cannot_be_show_in_the_note_of_an_estimate() -> None:
 
 
 def test_without_a_declared_range_nothing_is_cut() -> None:
-    log = Log.from_arrays(("a", "b"), np.array([0, 0, 1]), np.ones(3), p_log=np.full((3, 2), 0.5))
+    log = LoggedDraws.from_arrays(("a", "b"), np.array([0, 0, 1]), np.ones(3), p_log=np.full((3, 2), 0.5))
     target = {"a": np.tile([1.0, 0.0], (3, 1))}
     free, cut = (
         evaluation.evaluate(log, target, np.random.default_rng(0), estimators=("ips",), reward_range=known)
@@ -121,23 +121,23 @@ def test_without_a_declared_range_nothing_is_cut() -> None:
 
 
 def test_a_bootstrap_of_a_target_without_estimates_is_empty() -> None:
-    log = Log.from_arrays(("a", "b"), np.array([0]), np.ones(1), p_log=np.full((1, 2), 0.5))
+    log = LoggedDraws.from_arrays(("a", "b"), np.array([0]), np.ones(1), p_log=np.full((1, 2), 0.5))
     (found,) = evaluation.evaluate(
         log, {"b": np.eye(2)[[1]]}, np.random.default_rng(0), estimators=("ips",), interval="bootstrap"
     )["b"].estimates
     assert (found.value, found.note) == (None, evaluation.NEVER_DRAWN)
 
 
-def half(n: int, *, repeated: bool = False) -> Log:
+def half(n: int, *, repeated: bool = False) -> LoggedDraws:
     """Return a log of two arms that are drawn alike in turn; the first earns 0 and the second 1."""
     questions = np.zeros(n, np.int64) if repeated else np.arange(n)
     drawn = np.arange(n) % 2
-    return Log.from_arrays(
-        ("a", "b"), drawn, drawn.astype(np.float64), p_log=np.full((n, 2), 0.5), questions=questions
+    return LoggedDraws.from_arrays(
+        ("a", "b"), drawn, drawn.astype(np.float64), p_log=np.full((n, 2), 0.5), groups=questions
     )
 
 
-def estimated(log: Log, estimator: str, kind: str = "normal") -> evaluation.EstimatorResult:
+def estimated(log: LoggedDraws, estimator: str, kind: str = "normal") -> evaluation.EstimatorResult:
     """Return what one estimator says of the first arm."""
     target = {"a": np.tile([1.0, 0.0], (len(log), 1))}
     options = {"estimators": (estimator,), "interval": kind}

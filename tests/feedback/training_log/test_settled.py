@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armwise.feedback.dataset import EmptyLogError
 from armwise.feedback.decisions import concatenate
 from armwise.feedback.events import (
     LABELS,
@@ -29,6 +28,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.logged_draws import EmptyLogError
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import Joiner, take_epoch

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.feedback.dataset import featurize, stack
 from armwise.feedback.decisions import Selection, concatenate, tabulate
-from armwise.feedback.events import Context, Example
+from armwise.feedback.events import Example
 from armwise.feedback.jsonl import ExchangeError, Header, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, TrainingLog
-from tests.feedback.dataset.test_read_log import assert_same
 from tests.feedback.examples import example, log_of, some_examples, write
+from tests.feedback.test_read_learned import assert_same
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=1e-4, failed=-1.0)
 
@@ -84,15 +83,6 @@ def test_a_log_ends_where_it_ended_when_it_was_first_read(store: Store) -> None:
 def test_a_rule_that_joins_otherwise_is_refused(store: Store) -> None:
     with pytest.raises(ValueError, match=r"joins .* only prices, weights and ranges"):
         log_of(LogSource(store, RULE), RewardRule(metrics={"right": Metric()}))
-
-
-def test_embeddings_that_only_some_blocks_have_are_left_out() -> None:
-    contexts = [Context("red", {}, (0.1,))] * 2 + [Context("blue")] * 2 + [Context("red", {}, (0.2,))]
-    seen = stack([featurize(contexts[:2]), featurize(contexts[2:4]), featurize(contexts[4:])])
-    same = featurize([Context("red")])
-    assert seen.shape == (5, 4096 + 256), "hashed words and named features"
-    assert [(seen[row] != same[0]).nnz == 0 for row in range(5)] == [True, True, False, False, True]
-    np.testing.assert_allclose(stack([featurize(contexts[:2])] * 2)[:, -1:].toarray(), [[0.1]] * 4)
 
 
 def test_the_rule_of_a_file_applies_where_none_of_its_metrics_is_configured(tmp_path: Path) -> None:

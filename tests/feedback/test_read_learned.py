@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from armwise.feedback import sources as columns
-from armwise.feedback.dataset.log import EmptyLogError, Log
-from armwise.feedback.decisions import Selection, list_priced, rewards
+from armwise.feedback.decisions import Selection, list_priced, rewards, tabulate
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.logged_draws import EmptyLogError, LoggedDraws
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import read_learned
+from armwise.feedback.sources import LogSource, read_learned
 from armwise.feedback.training_log import read_examples
 from tests.feedback.examples import (
     FEATURES,
@@ -129,11 +129,11 @@ def test_decisions_share_episodes_and_users(store: Store) -> None:
         example(seq, episode_id=episode, user_digest=user) for seq, (episode, user) in enumerate(who, start=1)
     ]
     write(store, RULE.join, examples)
-    for log in (read_log(store, RULE), log_of_examples(examples, RULE)):
-        assert log.episodes is not None
-        assert log.episodes.tolist() == [0, 0, 1, 2, 2, 3]
-        assert log.users is not None
-        assert log.users.tolist() == [0, 1, 0, 2, 0, 3]
+    shared = {"question": [*range(6)], "episode": [0, 0, 1, 2, 2, 3], "user": [0, 1, 0, 2, 0, 3]}
+    for group, codes in {**shared, "none": [*range(6)]}.items():
+        blocks = (decisions for decisions, _ in LogSource(store, RULE).blocks(RULE))
+        for batches in (blocks, tabulate(examples, RULE)):
+            assert LoggedDraws.from_decisions(batches, group=group).groups.tolist() == codes
 
 
 def test_a_log_of_another_rule_is_another_log(store: Store) -> None:
@@ -224,14 +224,14 @@ def change(store: Store, seq: int, **values: object) -> None:
         connection.execute(sa.update(t.decisions).where(t.decisions.c.seq == seq).values(**values))
 
 
-def outcome(read: Callable[[], Log]) -> Log | str:
+def outcome(read: Callable[[], LoggedDraws]) -> LoggedDraws | str:
     try:
         return read()
     except EmptyLogError as error:
         return str(error)
 
 
-def assert_same(one: Log | str, other: Log | str) -> None:
+def assert_same(one: LoggedDraws | str, other: LoggedDraws | str) -> None:
     if isinstance(one, str) or isinstance(other, str):
         assert one == other
         return
@@ -240,8 +240,7 @@ def assert_same(one: Log | str, other: Log | str) -> None:
         "drawn",
         "propensity",
         "reward",
-        "questions",
-        "episodes",
+        "groups",
         "seq",
         "at",
         "version",

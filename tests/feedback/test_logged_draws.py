@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.dataset.log import EmptyLogError, Log
 from armwise.feedback.decisions import Selection
 from armwise.feedback.events import ESTIMATED, LABELS, Context, Cost, Mode
+from armwise.feedback.logged_draws import EmptyLogError, LoggedDraws
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.examples import example, log_of_examples
 
@@ -33,23 +33,20 @@ EXAMPLES = [
 
 
 @pytest.fixture
-def log() -> Log:
+def log() -> LoggedDraws:
     return log_of_examples(EXAMPLES, RULE)
 
 
-def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
+def test_each_row_keeps_its_own_eligible_arms(log: LoggedDraws) -> None:
     assert log.arms == ("bm25", "dense", "graph")
-    assert log.p_log is not None
     np.testing.assert_array_equal(log.p_log, [[0.9, 0.1, 0.0], [0.0, 0.5, 0.5], [0.9, 0.1, 0.0]])
     np.testing.assert_array_equal(log.drawn, [0, 2, 1])
     np.testing.assert_array_equal(log.propensity, [0.9, 0.5, 0.1])
     np.testing.assert_allclose(log.reward, [0.99, 0.0, 1.0])
-    np.testing.assert_array_equal(log.questions, [0, 1, 0])
+    np.testing.assert_array_equal(log.groups, [0, 1, 0])
     np.testing.assert_array_equal(log.seq, [1, 2, 3])
     np.testing.assert_array_equal(log.at, [1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(log.eligible("graph"), [False, True, False])
-    with pytest.raises(ValueError, match="arm 'web' is not in the log; it has: bm25, dense, graph"):
-        log.eligible("web")
+    np.testing.assert_array_equal(log.possible(slice(3))[:, log.column["graph"]], [False, True, False])
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -60,16 +57,15 @@ def test_one_row_without_a_distribution_leaves_the_others_theirs_and_says_what_w
     examples = [example(seq, (0.9, 0.1)) for seq in (1, 2, 3)]
     examples[place] = example(place + 1, (0.9,), arms=("bm25", "graph"))
     log = log_of_examples(examples, RULE)
-    assert log.p_log is not None
-    assert log.whole is not None
     column = {arm: np.asarray(log.p_log)[:, j].tolist() for arm, j in log.column.items()}
     there = [row == place for row in range(3)]
     assert (log.is_whole, log.whole.tolist()) == (False, [not alone for alone in there])
     assert column["bm25"] == log.propensity.tolist() == [0.9, 0.9, 0.9]
     np.testing.assert_array_equal(column["dense"], [0.0 if alone else 0.1 for alone in there])
     np.testing.assert_array_equal(column["graph"], [np.nan if alone else 0.0 for alone in there])
-    assert log.eligible("dense").tolist() == [not alone for alone in there]
-    assert log.eligible("graph").tolist() == there
+    possible = log.possible(slice(3))
+    assert possible[:, log.column["dense"]].tolist() == [not alone for alone in there]
+    assert possible[:, log.column["graph"]].tolist() == there
     # what is unknown is taken to be as likely as the drawn arm
     evenly = np.array([[0.2, 0.0, 0.8] if alone else [0.5, 0.5, 0.0] for alone in there])
     evenly = evenly[:, [("bm25", "dense", "graph").index(arm) for arm in log.arms]]
@@ -84,14 +80,13 @@ def test_a_drawn_arm_of_probability_1_says_that_no_other_could_be_drawn() -> Non
 
 def test_a_decision_between_a_single_arm_has_the_whole_distribution() -> None:
     log = log_of_examples([example(1, (1.0,)), example(2, (0.9, 0.1))], RULE)
-    assert log.p_log is not None
     np.testing.assert_array_equal(log.p_log, [[1.0, 0.0], [0.9, 0.1]])
 
 
 def test_decisions_whose_questions_were_erased_are_of_questions_of_their_own() -> None:
     gone = [example(seq, context=Context(""), erased=True) for seq in (1, 2)]
     log = log_of_examples([*gone, example(3, context=Context("")), example(4, context=Context(""))], RULE)
-    np.testing.assert_array_equal(log.questions, [0, 1, 2, 2])
+    np.testing.assert_array_equal(log.groups, [0, 1, 2, 2])
 
 
 def test_three_metrics_are_added_up_without_an_error_of_rounding() -> None:
@@ -101,7 +96,7 @@ def test_three_metrics_are_added_up_without_an_error_of_rounding() -> None:
     assert log_of_examples([one], rule).reward.tolist() == [rule.compute_reward(one)] == [0.6 / 3]
 
 
-def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> None:
+def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: LoggedDraws) -> None:
     assert log.excluded == {"forced": 2, "failed": 1, "greedy": 1, "labels": 1, "no reward": 1}
 
 
@@ -198,42 +193,52 @@ def test_a_selection_that_leaves_nothing_says_why() -> None:
         ({"propensity": np.array([0.9, 0.5, 0.0])}, "propensity .* got 0 at row 2"),
         ({"propensity": np.array([0.9, 1.5, 0.1])}, "propensity .* got 1.5 at row 1"),
         ({"drawn": np.array([0, 1, 3])}, "drawn .* got 3 at row 2"),
-        ({"drawn": np.array([0, 1])}, r"drawn .* got \(2,\)"),
+        ({"drawn": np.array([0, 1])}, r"drawn .*\(2,\)"),
         ({"reward": np.array([0.0, np.nan, 1.0])}, "reward must be finite, got nan at row 1"),
-        ({"questions": np.array([0, 1, 3])}, "question code .* got 3 at row 2"),
-        ({"questions": np.array([0, 2, 2])}, "rows of a question code .* got 0 at row 1"),
+        ({"groups": np.array([0, 1])}, r"groups .* got \(2,\)"),
+        ({"groups": np.array([0, 1, 3])}, "group must be at least 0 and below 3, got 3 at row 2"),
+        ({"groups": np.array([0, 2, 2])}, "rows of a group must be above 0.* got 0 at row 1"),
+        ({"reward": np.zeros(0)}, "no draw to evaluate"),
     ],
 )
-def test_arrays_that_are_no_log_are_refused(log: Log, change: dict[str, Any], words: str) -> None:
+def test_arrays_that_are_no_log_are_refused(log: LoggedDraws, change: dict[str, Any], words: str) -> None:
+    names = ("arms", "drawn", "propensity", "reward", "groups")
+    arrays = {name: getattr(log, name) for name in names} | {"p_log": np.asarray(log.p_log)}
+    assert LoggedDraws.from_arrays(**arrays).drawn.tolist() == [0, 2, 1]
     with pytest.raises(ValueError, match=words):
-        replace(log, **change)
+        LoggedDraws.from_arrays(**(arrays | change))
+
+
+def test_where_only_propensities_are_known_the_other_arms_are_unknown_or_impossible() -> None:
+    log = LoggedDraws.from_arrays(
+        ("a", "b"), np.array([0, 1, 1]), np.zeros(3), propensity=np.array([0.4, 1.0, 0.9])
+    )
+    np.testing.assert_array_equal(log.p_log, [[0.4, np.nan], [0.0, 1.0], [np.nan, 0.9]])
+    assert (log.whole.tolist(), log.is_whole) == ([False, True, False], False)
 
 
 def test_some_rows_of_a_log_are_a_log() -> None:
-    features = np.arange(8.0).reshape(4, 2)
-    log = Log.from_arrays(
+    log = LoggedDraws.from_arrays(
         ("a", "b"),
         np.array([0, 1, 1, 0]),
         np.array([0.0, 1.0, 2.0, 3.0]),
         p_log=np.tile([0.25, 0.75], (4, 1)),
-        questions=np.array([0, 1, 2, 1]),
-        X=features,
+        groups=np.array([0, 1, 2, 1]),
     )
     some = log.where(np.array([False, True, False, True]))
-    assert (some.reward.tolist(), some.questions.tolist(), some.seq.tolist()) == ([1.0, 3.0], [0, 0], [2, 4])
-    np.testing.assert_array_equal(some.X, features[[1, 3]])
-    with pytest.raises(EmptyLogError, match=r"the log has no decision to evaluate; excluded: \{\}"):
-        log.where(np.zeros(4, dtype=np.bool_))
+    assert (some.reward.tolist(), some.groups.tolist(), some.seq.tolist()) == ([1.0, 3.0], [0, 0], [2, 4])
 
 
 @pytest.mark.parametrize("p_log", [None, np.array([[1.000001]])], ids=["alone", "whole"])
 def test_a_propensity_above_one_by_a_rounding_error_is_accepted(p_log: Floats | None) -> None:
     arrays: dict[str, Any] = {"arms": ("a",), "drawn": np.array([0]), "reward": np.ones(1), "p_log": p_log}
-    assert Log.from_arrays(**arrays, propensity=np.array([1.000001])).propensity.tolist() == [1.000001]
+    assert LoggedDraws.from_arrays(**arrays, propensity=np.array([1.000001])).propensity.tolist() == [
+        1.000001
+    ]
     with pytest.raises(ValueError, match=r"propensity must be in \(0, 1\], got 1.00001 at row 0"):
-        Log.from_arrays(**arrays, propensity=np.array([1.00001]))
+        LoggedDraws.from_arrays(**arrays, propensity=np.array([1.00001]))
 
 
 def test_a_log_needs_the_probability_of_what_was_drawn() -> None:
     with pytest.raises(ValueError, match="needs p_log, or the propensities of the drawn arms"):
-        Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1))
+        LoggedDraws.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1))

@@ -1,1 +1,0 @@
-"""Tests of `armwise.feedback.dataset`."""
