@@ -8,6 +8,7 @@ read. Here folder and token are in a folder of mode 0700, and Ray listens on 127
 import atexit
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -204,6 +205,31 @@ def _end_processes(folder: Path) -> None:
                 process.kill()
                 left.append(process)
     psutil.wait_procs(left, timeout=10.0)
+
+
+@contextlib.contextmanager
+def join_or_start(**options: Any) -> Iterator[None]:
+    """Join the Ray of this process or of RAY_ADDRESS, or start a Ray for the duration.
+
+    Args:
+        options: Arguments of `ray.init` for a Ray that is started.
+
+    Raises:
+        RayNotStartedError: The cluster does not answer, or no Ray starts here.
+    """
+    import ray
+
+    ours = not ray.is_initialized()
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if ours and "RAY_ADDRESS" in os.environ:
+        connect(**quiet)
+    elif ours:  # not the cluster of a service that may run on this machine
+        start(**{"num_cpus": os.cpu_count(), **quiet, **options})
+    try:
+        yield
+    finally:
+        if ours:
+            ray.shutdown()
 
 
 CLUSTER_S = 5.0

@@ -3,7 +3,7 @@
 import gc
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -71,12 +71,20 @@ def replay(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write a report, as .html or .json.")
     ] = None,
+    on_ray: Annotated[
+        bool, typer.Option("--ray", help="Let Ray tasks decide for candidates that do not learn.")
+    ] = False,
 ) -> None:
     """Estimate from the log what other policies would have earned."""
     with report_errors():
         from armwise.agent.config import load
 
         require_report(output)
+        if on_ray and export is not None:
+            raise ValueError(
+                f"--ray reads blocks of the log from its database, but --from names the file {export}: leave "
+                "one of them out"
+            )
         request = EvaluationRequest.model_validate({**given, **_parse_options(given)})
         if export is not None and config == CONFIG and not config.exists():
             config, settings = export, derive_config(export)
@@ -86,9 +94,12 @@ def replay(
         gc.freeze()  # looking for garbage among all that is imported took a fifth of the time of reading
         with progress() as on_progress:
             if export is None:
-                with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
+                with (
+                    closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
+                    evaluation.map_on_ray() if on_ray else nullcontext() as map_blocks,
+                ):
                     source = LogSource(store, settings.reward)
-                    document = evaluation.replay(settings, request, source, store, on_progress)
+                    document = evaluation.replay(settings, request, source, store, on_progress, map_blocks)
             else:
                 exported = ExportSource(export)
                 rule = exported.applicable_rule(settings.reward)

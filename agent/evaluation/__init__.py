@@ -1,5 +1,6 @@
 """Replay a log with other candidates: estimates, documents, the promotion gate."""
 
+from .blocks import Map
 from .candidates import (
     CANDIDATE_NAMES,
     CandidateError,
@@ -17,6 +18,7 @@ from .gate import (
     verdict_on,
 )
 from .job import RETRIES_S, Evaluations, evaluate_apart, evaluate_here
+from .on_ray import map_on_ray
 from .replay_log import replay
 from .report import ReplayDocument, list_footnotes, make_page, make_table
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
@@ -31,6 +33,7 @@ __all__ = [
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
+    "Map",
     "Moment",
     "ReplayDocument",
     "evaluate_apart",
@@ -38,6 +41,7 @@ __all__ = [
     "list_footnotes",
     "make_page",
     "make_table",
+    "map_on_ray",
     "name_candidate",
     "newest_judgement",
     "read_moment",

@@ -225,6 +225,8 @@ class Candidate(ABC):
         reason: Why it is not.
         brought: Arms that become live with it.
         share: Largest share that it had as a canary so far; 0: it had none.
+        taught: When the last label of each learned question was inserted, seconds since the epoch. Earlier
+            decisions on the question may be the source of the label, and are left out.
     """
 
     name: str
@@ -235,6 +237,16 @@ class Candidate(ABC):
     reason: str = ""
     brought: frozenset[str] = frozenset()
     share: float = 0.0
+    taught: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it decides each decision by itself, so that blocks may be decided in any order."""
+        return False
+
+    def note(self, example: Example, reward: float | None) -> None:
+        """Note a label that it has learned, before later decisions."""
+        del example, reward
 
     @abstractmethod
     def follow(
@@ -265,8 +277,6 @@ class PolicyCandidate(Candidate):
         policy: The policy in its state before the first example.
         explores: The configured exploration.
         rule: Gives the rewards that it learns; None: it has learned all that it will.
-        taught: When the last label of each learned question was inserted, seconds since the epoch. Earlier
-            decisions on the question may be the source of the label, and are left out.
         pacer: Finds the price of a budget; None: the logged price of each decision applies.
         canary: Number of the version, to evaluate it only on decisions that it took part in; 0: on all.
         router: Digest of the router whose scores it needs to decide, if any.
@@ -276,12 +286,16 @@ class PolicyCandidate(Candidate):
     policy: Policy
     explores: sampling.Exploration
     rule: RewardRule | None = None
-    taught: dict[str, float] = field(default_factory=dict)
     pacer: Pacer | None = None
     canary: int = 0
     router: str | None = None
     store: Store | None = None
     _paid: list[float] = field(default_factory=list)
+
+    @property
+    @override
+    def alone(self) -> bool:
+        return self.rule is None and self.pacer is None
 
     @override
     def follow(
@@ -318,15 +332,21 @@ class PolicyCandidate(Candidate):
             if self.canary:
                 floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
             penalty = weigh_arms(records, load_built_in(), arms) if records else ()
-        has_learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
-        if reward is not None and has_learned and decision.policy == LABELS:
-            self.note_label(decision)
+        self.note(example, reward)
         cost = 0.0
-        if self.rule is None or not has_learned:
+        if self.rule is None or not self._has_learned(example):
             reward = None
         elif reward is not None and getattr(self.policy, "learns_costs", False):
             cost = self.rule.compute_learned_cost(example)
         return ReplayStep(decision, () if reason else arms, floor, penalty, reward, cost), reason
+
+    @override
+    def note(self, example: Example, reward: float | None) -> None:
+        if reward is not None and self._has_learned(example) and example.decision.policy == LABELS:
+            self.note_label(example.decision)
+
+    def _has_learned(self, example: Example) -> bool:
+        return (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
 
     def note_label(self, label: Decision) -> None:
         """Record when a label that it has learned was inserted."""
@@ -354,6 +374,11 @@ class PolicyCandidate(Candidate):
 
 class StaticCandidate(Candidate):
     """A candidate that learns nothing, and decides each example by itself."""
+
+    @property
+    @override
+    def alone(self) -> bool:
+        return True
 
     @abstractmethod
     def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:

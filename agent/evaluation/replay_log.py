@@ -11,17 +11,25 @@ A candidate that learns decides before it learns (progressive validation). Those
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from armwise.agent.config import AppConfig
+from armwise.agent.evaluation.blocks import (
+    BlockTarget,
+    BlockTask,
+    Followed,
+    Map,
+    Part,
+    follow_block,
+    follow_there,
+)
 from armwise.agent.evaluation.candidates import (
     Candidate,
     CandidateError,
@@ -48,7 +56,6 @@ from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import (
-    TOLERANCE,
     Flags,
     Floats,
     Growing,
@@ -58,8 +65,8 @@ from armwise.feedback.arrays import (
     select_rows,
     split,
 )
-from armwise.feedback.decisions import Selection, format_time
-from armwise.feedback.events import Example
+from armwise.feedback.decisions import Decisions, Selection, format_time
+from armwise.feedback.events import LABELS, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.logged_draws import UNSETTLED, DrawFilter, EmptyLogError, LoggedDraws
 from armwise.feedback.ope import (
@@ -71,7 +78,6 @@ from armwise.feedback.ope import (
     Predictions,
     Verdict,
     evaluate_each,
-    featurize,
     gate,
     judge,
     stack,
@@ -80,10 +86,6 @@ from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import TrainingLog
 from armwise.feedback.training_log import Settled
-from armwise.feedback.training_log import examples as training_log_examples
-
-BLOCK = 256
-"""Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
 
 BEFORE = "before the canary began"
 """Why decisions are left out that are not read, as only canaries are evaluated."""
@@ -94,9 +96,6 @@ PLAIN = {
     CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
 }
 """Candidates without a context, with their descriptions."""
-
-
-Codes = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +126,10 @@ class Target:
 # -- the loop ----------------------------------------------------------------------------------------
 
 
+Elsewhere = Callable[[Sequence[Candidate], bool, Iterable[Part]], Iterator[Followed]]
+"""Follows blocks in other processes, in order: for some candidates, and whether rows are described."""
+
+
 def play(
     candidates: Sequence[Candidate],
     source: TrainingLog,
@@ -136,6 +139,7 @@ def play(
     *,
     describes: bool = False,
     cluster: str = "question",
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[LoggedDraws, list[Target], Any]:
     """Let candidates decide the rows of a log that can be evaluated, and learn its examples.
 
@@ -147,6 +151,7 @@ def play(
         on_progress: Called with the progress.
         describes: Whether to compute features of the rows.
         cluster: What rows of an observation share.
+        elsewhere: Follows blocks for the candidates that are `alone`, and describes rows; None: all is here.
 
     Returns:
         The rows, the target of each candidate, and the features of the rows if they were asked for.
@@ -157,104 +162,61 @@ def play(
         EmptyLogError: No decision can be evaluated.
         CandidateError: A candidate cannot decide, or cannot learn.
     """
-    reads = bool(candidates) or describes
     rows = DrawFilter(selection, source.settled.before, cluster)
-    plays = [_Play(candidate) for candidate in candidates]
-    readable, features = Growing(), []
-    for table, examples in source.blocks(rule, selection, on_progress, contexts=reads):
-        row_of = {seq: row for row, seq in enumerate(rows.add(table).tolist())}
-        came = np.full(len(row_of), not reads)
-        for each in plays:
-            each.begin(len(row_of), rows.column)
-        for block in _split(examples):
-            rewards = [_find_learned_reward(rule, example) for example in block]
-            for each in plays:
-                each.take(block, rewards, row_of)
-            found = [example for example in block if example.seq in row_of]
-            came[[row_of[example.seq] for example in found]] = True
-            if found and describes:
-                features.append(featurize([example.decision.context for example in found]))
-        for each in plays:
-            each.end()
-        readable.append(came)
+    reads, readable, features = bool(candidates) or describes, Growing(), []
+    played = {candidate.name: _Played(candidate) for candidate in candidates}
+    in_order = [candidate for candidate in candidates if elsewhere is None or not candidate.alone]
+    mapped = [candidate for candidate in candidates if elsewhere is None or candidate.alone]
+
+    def keep(deciders: Sequence[Candidate], decided: Sequence[BlockTarget]) -> None:
+        for candidate, one in zip(deciders, decided, strict=True):
+            played[candidate.name].add(one)
+
+    def follow_first(part: Part) -> Part:
+        """Follow a block by those who need the order, before it is followed elsewhere."""
+        if in_order or part.labelled:
+            keep(in_order, follow_block(part, in_order, rule, noting=mapped).decided)
+        return replace(part, examples=(), taught=tuple(dict(one.taught) for one in mapped))
+
+    parts = _list_parts(source.blocks(rule, selection, on_progress, contexts=reads), rows)
+    if elsewhere is None:
+        follow = partial(follow_block, candidates=candidates, rule=rule, describes=describes)
+        blocks: Iterator[Followed] = map(follow, parts)
+    else:
+        blocks = elsewhere(mapped, describes, map(follow_first, parts))
+    for followed in blocks:
+        keep(mapped, followed.decided)
+        readable.append(followed.came | (not reads))
+        if followed.X is not None:
+            features.append(followed.X)
     came = readable.take()
     log, kept = rows.take(came)
     described = stack(features)[kept[came]] if describes else None
-    return log, [each.target(log, kept) for each in plays], described
+    return log, [each.target(log, kept) for each in played.values()], described
 
 
-def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    rest = iter(examples)
-    while block := list(islice(rest, BLOCK)):
-        yield block
+def _list_parts(blocks: Iterable[tuple[Decisions, Iterable[Example]]], rows: DrawFilter) -> Iterator[Part]:
+    for table, examples in blocks:
+        seq = rows.add(table)
+        first, last = (int(table.seq[0]), int(table.seq[-1])) if len(table) else (0, 0)
+        labelled = bool(table.draw.each(lambda key: key.policy == LABELS).any())
+        yield Part(first, last, seq, tuple(rows.column), labelled, examples=examples)
 
 
-def _find_learned_reward(rule: RewardRule, example: Example) -> float | None:
-    """Return the reward that a learner learns; None: it does not learn the example."""
-    if training_log_examples.find_run(example.decision) is not None:
-        return None
-    return rule.compute_learned_reward(example)
-
-
-class _Play:
+class _Played:
     """A candidate, with its distributions so far."""
 
     def __init__(self, candidate: Candidate) -> None:
-        self._candidate = candidate
+        self._candidate, self._share = candidate, 0.0
         self._reasons = {"": 0}  # why rows are left out, with the codes of the reasons
         self._p, self._why = Spool(), Growing()
-        self._rows: tuple[Floats, Codes] = np.zeros((0, 0)), np.zeros(0, dtype=np.int8)  # of this block
-        self._column: Mapping[str, int] = {}
 
-    def begin(self, n: int, column: Mapping[str, int]) -> None:
-        """Begin a block of rows."""
-        self._rows, self._column = (np.zeros((n, len(column))), np.zeros(n, dtype=np.int8)), column
-
-    def end(self) -> None:
-        """End a block of rows."""
-        p, why = self._rows
-        self._p.append(p)
-        self._why.append(why)
-
-    def take(
-        self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
-    ) -> None:
-        """Decide the examples that are rows, and learn each after it was decided. Raises CandidateError."""
-        candidate = self._candidate
-        rows = [row_of.get(example.seq) for example in block]
-        arms = [
-            () if row is None else self._list_arms(row, example)
-            for row, example in zip(rows, block, strict=True)
-        ]
-        of_rows, why = self._rows
-        try:
-            for row, eligible, p in zip(rows, arms, candidate.follow(block, arms, rewards), strict=True):
-                if row is None or not eligible:
-                    continue
-                if isinstance(p, str):
-                    why[row] = self._find_code(p)
-                else:
-                    of_rows[row, [self._column[arm] for arm in eligible]] = p
-        except (ArithmeticError, LookupError, ValueError) as error:
-            raise CandidateError(
-                f"candidate {candidate.name!r} cannot decide or learn a logged decision: {error}"
-            ) from error
-
-    def _list_arms(self, row: int, example: Example) -> tuple[str, ...]:
-        """Return the arms among which the candidate decides a row; none if it is left out."""
-        candidate, decision = self._candidate, example.decision
-        certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
-        possible = (decision.drawn,) if certain else decision.arms
-        arms = tuple(arm for arm in possible if arm in candidate.arms)
-        if example.seq <= candidate.after:
-            self._rows[1][row] = self._find_code(candidate.reason)
-            return ()
-        if not arms:
-            self._rows[1][row] = self._find_code("none of the arms that it knows was eligible")
-        return arms
-
-    def _find_code(self, reason: str) -> int:
-        return self._reasons.setdefault(reason, len(self._reasons))
+    def add(self, decided: BlockTarget) -> None:
+        """Append what it decided in the next block."""
+        codes = [self._reasons.setdefault(reason, len(self._reasons)) for reason in decided.reasons]
+        self._p.append(decided.p)
+        self._why.append(np.array(codes, dtype=np.int8)[decided.why])
+        self._share = max(self._share, decided.share)
 
     def target(self, log: LoggedDraws, rows: Flags) -> Target:
         """Return the target on a log, given which of the rows that were decided are in it."""
@@ -270,7 +232,7 @@ class _Play:
             {reason: n for reason, n in left_out.most_common() if n},
             (*_notes(candidate.arms, log.arms), *candidate.notes()),
             tuple(sorted(candidate.brought - log.column.keys())),
-            candidate.share,
+            self._share,
         )
 
 
@@ -325,6 +287,7 @@ def replay(
     source: TrainingLog,
     store: Store | None,
     progress: Progress,
+    map_blocks: Map | None = None,
 ) -> ReplayDocument:
     """Replay a log, and return what candidates would have earned.
 
@@ -334,6 +297,8 @@ def replay(
         source: The training log, or an export.
         store: The log, for its versions; None if there is only an export.
         progress: Called with the progress.
+        map_blocks: Follows blocks of `store` in other processes, where their order does not matter; None:
+            this process follows all.
 
     Raises:
         EvaluationError: No usable decision is selected; or, as a CandidateError, a candidate is unknown or
@@ -345,6 +310,20 @@ def replay(
     asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_list_candidates(request, ())))]
     built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
     selection = read_selection(request, service)
+
+    def follow_elsewhere(
+        candidates: Sequence[Candidate], describes: bool, parts: Iterable[Part]
+    ) -> Iterator[Followed]:
+        assert map_blocks is not None
+        task = BlockTask(
+            orjson.dumps(config.model_dump(mode="json")),
+            request.model_dump_json(),
+            service.arms,
+            tuple(candidate.name for candidate in candidates),
+            describes,
+        )
+        return map_blocks(partial(follow_there, task), parts)
+
     doubt: str = load(FIND_DOUBT)(source, rule, selection, progress, missing=False)
     if doubt and not request.gate:
         raise DoubtfulLogError(doubt)
@@ -359,7 +338,10 @@ def replay(
             selection,
             progress,
             describes=predicts and request.reward_model == "ridge",
-            cluster=request.cluster,
+            cluster="question" if request.cluster == "none" else request.cluster,
+            elsewhere=follow_elsewhere
+            if map_blocks and (predicts or any(candidate.alone for candidate in built))
+            else None,
         )
     except EmptyLogError as error:
         wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"

@@ -1,7 +1,6 @@
 """Workers of a job as Ray actors, one per processor."""
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -95,17 +94,8 @@ def cluster(workers: int | None = None) -> Iterator[int]:
     Raises:
         JobError: All processors are in use.
     """
-    ours = not ray.is_initialized()
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if ours and "RAY_ADDRESS" in os.environ:
-        local_ray.connect(**quiet)
-    elif ours:  # not the cluster of a service that may run on this machine
-        local_ray.start(num_cpus=workers or os.cpu_count(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
-    try:
+    with local_ray.join_or_start(num_cpus=workers or os.cpu_count(), object_store_memory=OBJECT_STORE_BYTES):
         yield _wait_for_free_processors()
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def _wait_for_free_processors() -> int:

@@ -243,9 +243,14 @@ def test_the_shadow_is_what_is_on_record_and_rows_without_one_are_left_out(confi
     assert target.left_out == {"no shadow on record": 1}
 
 
-def published(store: Store, config: AppConfig, taught: Sequence[Example], **changes: Any) -> Version:
-    """Publish a version of the memory that has learned some examples."""
-    spec = PolicySpec(kind="memory")
+def published(
+    store: Store,
+    config: AppConfig,
+    taught: Sequence[Example],
+    spec: PolicySpec = PolicySpec(kind="memory"),  # noqa: B008 - it is frozen
+    **changes: Any,
+) -> Version:
+    """Publish a version, by default of the memory, that has learned some examples."""
     policy = build_policy(spec, ARMS)
     for one in taught:
         policy.learn(one.decision, one.metrics["thumb"])

@@ -1,0 +1,245 @@
+"""What candidates decide in a block of the log: here in order, or elsewhere for those that need no order.
+
+    play --Part--> follow_block     in this process: candidates that learn are one sequence
+         --Part--> follow_there     in any process, and in any order: reads the block from the log itself
+
+Both return the same arrays to the last bit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from orjson import loads
+
+from armwise.agent.config import parse
+from armwise.agent.evaluation.candidates import (
+    Candidate,
+    CandidateError,
+    CandidateService,
+    build_candidate,
+    parse_name,
+)
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers
+from armwise.feedback.events import Example
+from armwise.feedback.log import Store
+from armwise.feedback.ope import featurize, stack
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import examples as training_log_examples
+from armwise.feedback.training_log import read_examples
+
+BLOCK = 256
+"""Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A block of the log whose rows candidates decide.
+
+    Attributes:
+        first: Position of its first decision in the training log.
+        last: Position of its last one.
+        seq: Positions of its rows, shape (n,), rising.
+        arms: The arm of each column of its distributions.
+        labelled: Whether it has labels.
+        taught: What labels have taught each candidate that decides it elsewhere, as `Candidate.taught`.
+        examples: Decisions of the block; empty if they are read elsewhere.
+    """
+
+    first: int
+    last: int
+    seq: Integers
+    arms: tuple[str, ...]
+    labelled: bool
+    taught: tuple[Mapping[str, float], ...] = ()
+    examples: Iterable[Example] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTarget:
+    """What one candidate decided in a block.
+
+    Attributes:
+        p: Distributions of the candidate, shape (n, n_arms).
+        why: Index in `reasons` of why it is not evaluated on a row, shape (n,); 0: it is.
+        reasons: The reasons.
+        share: Largest share that it had as a canary so far.
+    """
+
+    p: Floats
+    why: NDArray[np.int8]
+    reasons: tuple[str, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What candidates decided in a block.
+
+    Attributes:
+        came: Whether the example of each row could be read, shape (n,).
+        decided: What each candidate decided.
+        X: Features of the rows that came, if they were asked for and a row came.
+    """
+
+    came: Flags
+    decided: Sequence[BlockTarget]
+    X: Any = None
+
+
+Map = Callable[[Callable[[Part], Followed], Iterable[Part]], Iterator[Followed]]
+"""Applies a function to blocks and yields the results in their order, as `map` does."""
+
+
+def follow_block(
+    part: Part,
+    candidates: Sequence[Candidate],
+    rule: RewardRule,
+    *,
+    describes: bool = False,
+    noting: Sequence[Candidate] = (),
+) -> Followed:
+    """Let candidates decide the rows of a block, and learn its examples.
+
+    Args:
+        part: The block.
+        candidates: Candidates in their state before the block.
+        rule: The rule of rewards.
+        describes: Whether to compute features of the rows.
+        noting: Candidates that decide elsewhere, and only note its labels here.
+
+    Raises:
+        CandidateError: A candidate cannot decide, or cannot learn.
+    """
+    row_of = {seq: row for row, seq in enumerate(part.seq.tolist())}
+    column = {arm: place for place, arm in enumerate(part.arms)}
+    came, features = np.zeros(len(row_of), dtype=np.bool_), []
+    deciders = [_Decider(candidate, len(row_of), column) for candidate in candidates]
+    for block in _split(part.examples):
+        rewards = [_find_learned_reward(rule, example) for example in block]
+        for decider in deciders:
+            decider.take(block, rewards, row_of)
+        for candidate in noting:
+            for example, reward in zip(block, rewards, strict=True):
+                candidate.note(example, reward)
+        found = [example for example in block if example.seq in row_of]
+        came[[row_of[example.seq] for example in found]] = True
+        if found and describes:
+            features.append(featurize([example.decision.context for example in found]))
+    return Followed(came, [decider.found for decider in deciders], stack(features) if features else None)
+
+
+def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    rest = iter(examples)
+    while block := list(islice(rest, BLOCK)):
+        yield block
+
+
+def _find_learned_reward(rule: RewardRule, example: Example) -> float | None:
+    """Return the reward that a learner learns; None: it does not learn the example."""
+    if training_log_examples.find_run(example.decision) is not None:
+        return None
+    return rule.compute_learned_reward(example)
+
+
+class _Decider:
+    """A candidate, with its distributions in a block."""
+
+    def __init__(self, candidate: Candidate, n: int, column: Mapping[str, int]) -> None:
+        self._candidate, self._column = candidate, column
+        self._reasons = {"": 0}
+        self._p, self._why = np.zeros((n, len(column))), np.zeros(n, dtype=np.int8)
+
+    @property
+    def found(self) -> BlockTarget:
+        return BlockTarget(self._p, self._why, tuple(self._reasons), self._candidate.share)
+
+    def take(
+        self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
+    ) -> None:
+        """Decide the examples that are rows, and learn each after it was decided. Raises CandidateError."""
+        candidate = self._candidate
+        rows = [row_of.get(example.seq) for example in block]
+        arms = [
+            () if row is None else self._list_arms(row, example)
+            for row, example in zip(rows, block, strict=True)
+        ]
+        try:
+            for row, eligible, p in zip(rows, arms, candidate.follow(block, arms, rewards), strict=True):
+                if row is None or not eligible:
+                    continue
+                if isinstance(p, str):
+                    self._why[row] = self._find_code(p)
+                else:
+                    self._p[row, [self._column[arm] for arm in eligible]] = p
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {candidate.name!r} cannot decide or learn a logged decision: {error}"
+            ) from error
+
+    def _list_arms(self, row: int, example: Example) -> tuple[str, ...]:
+        """Return the arms among which the candidate decides a row; none if it is left out."""
+        candidate, decision = self._candidate, example.decision
+        certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
+        possible = (decision.drawn,) if certain else decision.arms
+        arms = tuple(arm for arm in possible if arm in candidate.arms)
+        if example.seq <= candidate.after:
+            self._why[row] = self._find_code(candidate.reason)
+            return ()
+        if not arms:
+            self._why[row] = self._find_code("none of the arms that it knows was eligible")
+        return arms
+
+    def _find_code(self, reason: str) -> int:
+        return self._reasons.setdefault(reason, len(self._reasons))
+
+
+# -- elsewhere -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTask:
+    """What another process needs to follow blocks, as plain values.
+
+    Attributes:
+        config: The configuration as JSON.
+        request: The request as JSON.
+        arms: The live arms.
+        candidates: Names of the candidates, each of which is `alone`.
+        describes: Whether to compute features of the rows.
+    """
+
+    config: bytes
+    request: str
+    arms: tuple[str, ...]
+    candidates: tuple[str, ...]
+    describes: bool
+
+
+def follow_there(task: BlockTask, part: Part) -> Followed:
+    """Follow a block in a process that has only the task; it reads the block from the log.
+
+    Raises:
+        CandidateError: A candidate cannot be built here, or cannot decide.
+        LogUnavailableError: Try again later.
+    """
+    store, rule, candidates = _open(task)
+    for candidate, taught in zip(candidates, part.taught, strict=True):
+        candidate.taught = dict(taught)
+    examples = read_examples(store, rule.join, part.first - 1, part.last) if len(part.seq) else ()
+    return follow_block(replace(part, examples=examples), candidates, rule, describes=task.describes)
+
+
+@lru_cache(maxsize=1)
+def _open(task: BlockTask) -> tuple[Store, RewardRule, list[Candidate]]:
+    """Open the log and build the candidates, once in a process."""
+    config, request = parse(loads(task.config)), EvaluationRequest.model_validate_json(task.request)
+    rule = request.apply_prices(config.reward)
+    store = Store(config.database_url, rule.join, create=False)
+    service = CandidateService(config, rule, store, task.arms, request.ceiling)
+    return store, rule, [build_candidate(parse_name(name), service) for name in task.candidates]
