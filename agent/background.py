@@ -1,6 +1,6 @@
 """Failures of background work: each is recorded until the work succeeds.
 
-    work outside of the log    retry, record, clear   --> a file in the folder of the run --> read_failures
+    work outside of the log    record, clear   --> a file in the folder of the run --> read_failures
     warm starts                their runs in the log  --> `armwise.agent.jobs.find_failed_run`
 
 `/ready`, `/metrics`, the console and `armwise status` show both. Builds before the service answers are left
@@ -10,23 +10,16 @@ out, since they end with an exit code.
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 import orjson
 
 from armwise.agent.run_folder import RUN_FOLDER
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-PAUSES_S = (30.0, 120.0)
-"""Pauses before the second and the third attempt, which is the last one."""
 
 
 class Work(StrEnum):
@@ -185,46 +178,3 @@ def read_failures() -> list[WorkFailure]:
 def _path(work: Work, folder: Path | None = None) -> Path | None:
     of_run = folder or os.environ.get(RUN_FOLDER)
     return None if of_run is None else Path(of_run) / "failed" / f"{work}.json"
-
-
-def retry(
-    work: Work,
-    do: Callable[[], T],
-    *,
-    wait: Callable[[float], object] = time.sleep,
-    pauses_s: Sequence[float] = PAUSES_S,
-    final: Callable[[Exception], bool] = lambda _error: False,
-    clock: Callable[[], float] = time.time,
-) -> T:
-    """Call a function, again after a pause if it fails, and return its result; record each failure.
-
-    Args:
-        work: Kind of the work.
-        do: Does the work; an attempt may continue where the last one stopped.
-        wait: Waits for some seconds.
-        pauses_s: Pauses between the attempts.
-        final: Returns whether an error is the outcome of the work, which another attempt would repeat: it is
-            raised at once, and not recorded.
-        clock: Seconds since the epoch.
-
-    Raises:
-        Exception: The error of the last attempt.
-    """
-    for attempt in range(1, len(pauses_s) + 2):
-        try:
-            result = do()
-        except Exception as error:
-            if final(error):
-                raise
-            pause_s = pauses_s[attempt - 1] if attempt <= len(pauses_s) else None
-            next_at = None if pause_s is None else clock() + pause_s
-            failure = WorkFailure(work, str(error) or type(error).__name__, attempt, next_at)
-            logger.warning("%s", failure)
-            record(failure)
-            if pause_s is None:
-                raise
-            wait(pause_s)
-        else:
-            break
-    clear(work)
-    return result

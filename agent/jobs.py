@@ -4,7 +4,7 @@
 
 A failing task leaves the service running: the failure is recorded, and the task polled again later; if the
 log is unavailable, the task waits for it. The heavy part of a task runs in a child process of low priority:
-see `armwise.agent.evaluation.job`.
+see `armwise.agent.evaluation.evaluation_task`.
 
 The next warm start is a function of the configuration and the log, so every process computes the same.
 """

@@ -8,7 +8,10 @@ from .candidates import (
     EvaluationError,
     spell_out,
 )
-from .gate import (
+from .evaluation_request import EvaluationRequest, Moment, read_moment, refuse_untrusted
+from .evaluation_task import Evaluations, evaluate_apart, evaluate_here
+from .on_ray import map_on_ray
+from .promotion_verdict import (
     FRESH_S,
     EvaluationFailedError,
     name_candidate,
@@ -17,16 +20,12 @@ from .gate import (
     verdict,
     verdict_on,
 )
-from .job import RETRIES_S, Evaluations, evaluate_apart, evaluate_here
-from .on_ray import map_on_ray
+from .replay_document import ReplayDocument, list_footnotes, make_page, make_table
 from .replay_log import replay
-from .report import ReplayDocument, list_footnotes, make_page, make_table
-from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
 __all__ = [
     "CANDIDATE_NAMES",
     "FRESH_S",
-    "RETRIES_S",
     "CandidateError",
     "CandidateKind",
     "EvaluationError",

@@ -24,7 +24,7 @@ from armwise.agent.evaluation.candidates import (
     build_candidate,
     parse_name,
 )
-from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers
 from armwise.feedback.events import Example
 from armwise.feedback.log import Store

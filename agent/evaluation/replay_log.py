@@ -2,7 +2,7 @@
 
     request --> candidates
     blocks of the log --> the rows that can be evaluated; candidates decide these, then learn the block
-    all rows --> estimates, intervals, diagnostics, verdicts --> the document (`report.ReplayDocument`)
+    all rows --> estimates, intervals, diagnostics, verdicts --> the document (`replay_document`)
 
 A candidate that learns decides before it learns (progressive validation). Those without a context (`served`,
 `uniform`, `fixed:<arm>`) are computed from the table; contexts are read only if something needs them.
@@ -41,8 +41,9 @@ from armwise.agent.evaluation.candidates import (
     build_candidate,
     parse_name,
 )
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.recompute import RecomputedCheck, recompute
-from armwise.agent.evaluation.report import (
+from armwise.agent.evaluation.replay_document import (
     DIRECT_ALONE,
     CandidateResult,
     Estimated,
@@ -51,7 +52,6 @@ from armwise.agent.evaluation.report import (
     Weights,
     covers,
 )
-from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress

@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation import RETRIES_S, Evaluations, evaluate_apart
+from armwise.agent.evaluation import Evaluations, evaluate_apart
 from armwise.agent.hosts.learner import Learning
 from armwise.agent.jobs import POLL_S, JobFailedError, Jobs, Task, this_process
 from armwise.agent.learning import digest_configuration
@@ -133,7 +133,6 @@ class JobsHost:
                 this_process(),
                 evaluate,
                 self._clock,
-                pauses_s=RETRIES_S,
                 changed=ChangeWatch(store).is_due,
             )
         )

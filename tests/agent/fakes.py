@@ -18,7 +18,7 @@ from armwise.agent.background import Work
 from armwise.agent.config import parse
 from armwise.agent.console.summary import write_summary
 from armwise.agent.evaluation import Evaluations, verdict
-from armwise.agent.evaluation.job import evaluate_here
+from armwise.agent.evaluation.evaluation_task import evaluate_here
 from armwise.agent.jobs import Jobs
 from armwise.agent.learning import Learner, Recipe, active_recipe, digest_configuration
 from armwise.agent.serving import Backends, Gate, Replica, Telemetry

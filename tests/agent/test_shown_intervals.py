@@ -11,7 +11,7 @@ import pytest
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.console import savings
 from armwise.agent.evaluation import replay
-from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
 from armwise.agent.lab.offline.portfolio_report import ComparedScores
 from armwise.agent.lab.routers import cascade

@@ -24,7 +24,7 @@ from armwise.agent.access import keyring as keyrings
 from armwise.agent.api import choose_code, create_app
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation import RETRIES_S, Evaluations
+from armwise.agent.evaluation import Evaluations
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.jobs import Jobs, ProgressCallback, this_process
 from armwise.agent.learning import Recipe, digest_configuration, list_known_arms, publish_candidate
@@ -350,9 +350,7 @@ class Service:
         def make() -> Evaluations:
             digest, changed = digest_configuration(config), ChangeWatch(store).is_due
             worker = this_process()
-            return Evaluations(
-                store, digest, worker, self._evaluate, clock, pauses_s=RETRIES_S, changed=changed
-            )
+            return Evaluations(store, digest, worker, self._evaluate, clock, changed=changed)
 
         jobs = Jobs({Work.EVALUATION: make}, 1.0, clock)
         while True:

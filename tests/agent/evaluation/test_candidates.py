@@ -20,8 +20,8 @@ from armwise.agent.evaluation.candidates import (
     parse_name,
     spell_out,
 )
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.replay_log import PLAIN, Target, plain_target, play
-from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
 from armwise.agent.routers import out_of_fold, saved

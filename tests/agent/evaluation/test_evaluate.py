@@ -21,8 +21,8 @@ from armwise.agent.evaluation.candidates import (
     EvaluationError,
     PolicyCandidate,
 )
-from armwise.agent.evaluation.replay_log import read_selection, replay
-from armwise.agent.evaluation.report import (
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
+from armwise.agent.evaluation.replay_document import (
     CandidateResult,
     Interval,
     ReplayDocument,
@@ -31,7 +31,7 @@ from armwise.agent.evaluation.report import (
     list_remarks,
     make_page,
 )
-from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.evaluation.replay_log import read_selection, replay
 from armwise.agent.learning import Learner, Recipe, publish_candidate, train_on
 from armwise.agent.policies import (
     Policy,

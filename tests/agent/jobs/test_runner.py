@@ -16,7 +16,7 @@ from armwise.agent import jobs as agent_jobs
 from armwise.agent.background import Work, WorkFailure, read_failures, record
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import Evaluations
-from armwise.agent.evaluation.job import ChildEndedError, Evaluate
+from armwise.agent.evaluation.evaluation_task import Evaluate
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.jobs import JobFailedError, Jobs, ProgressCallback
 from armwise.agent.learning import digest_configuration
@@ -107,61 +107,6 @@ def test_a_bug_fails_the_evaluation(store: Store, caplog: pytest.LogCaptureFixtu
     (said,) = caplog.records
     assert said.getMessage() == "evaluation 1 failed"
     assert said.exc_info is not None
-
-
-def test_an_evaluation_whose_process_ended_is_made_again(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    outcomes = iter([raising(ChildEndedError("killed by signal 9")), raising(KeyError("arm")), answered])
-    seen = list[list[str]]()
-
-    def evaluate(*told: Any) -> evaluations.StoredResult:
-        seen.append([failure.why for failure in read_failures()])
-        return next(outcomes)(*told)
-
-    one = worked(store, evaluate, pauses_s=(0.0, 0.0))
-    assert one.status is evaluations.EvaluationStatus.DONE
-    assert seen == [[], ["killed by signal 9"], ["'arm'"]]
-    assert read_failures() == []
-
-
-def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    stop, begun = threading.Event(), list[int]()
-
-    def evaluate(*_: Any) -> evaluations.StoredResult:
-        begun.append(len(begun))
-        stop.set()
-        raise ChildEndedError("killed by signal 9")
-
-    seq = evaluations.submit(store, OURS, REQUEST, NOW).seq
-    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, pauses_s=(60.0, 60.0))
-    assert task.due(NOW)
-    task.run(stop)
-    assert begun == [0]
-    assert found(store, seq).status not in (
-        evaluations.EvaluationStatus.DONE,
-        evaluations.EvaluationStatus.FAILED,
-    )
-
-
-def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown_until_one_is_made(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    often: dict[str, Any] = {"pauses_s": (0.0, 0.0)}
-    one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
-    assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "killed by signal 9")
-    given_up = WorkFailure(Work.EVALUATION, "killed by signal 9", 3, None)
-    assert read_failures() == [given_up]
-    refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
-    assert refused.status is evaluations.EvaluationStatus.FAILED
-    assert read_failures() == [given_up], "what a request asks for says nothing of the work"
-    worked(store, **often)
-    assert read_failures() == []
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:

@@ -27,7 +27,7 @@ from armwise.feedback.registry import jobs, runs, versions
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import refused
 from tests.agent.evaluation.test_evaluate import ARMS, turn
-from tests.agent.evaluation.test_job import gone, until
+from tests.agent.evaluation.test_evaluation_task import gone, until
 from tests.agent.fakes import Service
 from tests.agent.lab.warmstart.test_run import World, configured, outcomes_file
 

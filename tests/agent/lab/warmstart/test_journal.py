@@ -14,7 +14,7 @@ from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, jobs, runs
-from tests.agent.evaluation.test_job import until
+from tests.agent.evaluation.test_evaluation_task import until
 from tests.agent.fakes import CONFIG
 
 

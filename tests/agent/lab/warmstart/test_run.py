@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.evaluation import EvaluationFailedError
-from armwise.agent.evaluation.gate import FinishedEvaluation
+from armwise.agent.evaluation.promotion_verdict import FinishedEvaluation
 from armwise.agent.jobs import RunFailedError, find_failed_run, next_run
 from armwise.agent.lab.routers import Capability
 from armwise.agent.lab.warmstart.canary import first_share

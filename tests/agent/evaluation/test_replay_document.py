@@ -15,7 +15,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
-from armwise.agent.evaluation.report import (
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
+from armwise.agent.evaluation.replay_document import (
     BIASED,
     ArmWeights,
     CandidateResult,
@@ -33,7 +34,6 @@ from armwise.agent.evaluation.report import (
     make_table,
     summary,
 )
-from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting.plain_text import visible
 from armwise.feedback.log import Store
 

@@ -1,10 +1,9 @@
-"""Run one evaluation in a child process at the lowest priority, so that serving is not affected.
+"""The task that runs evaluations, each in a child process of low priority, so that serving is not affected.
 
     parent                                       child
-    starts it, sends {config, request}  ------>  begins
+    starts it with {config, request}    ------>  begins
     on_progress(share)                  <------  {"done": 0.25}
     the answer, or an error             <------  {"answer": ...} or {"failed": ...} or {"away": ...}
-    closes the pipe, or dies            ------>  exits at once
 
 The child only reads the log. The parent writes the state of the evaluation at normal priority, so that a
 process that waits for the CPU never holds a lock. The child's memory is freed when it exits; a child killed
@@ -14,31 +13,25 @@ for lack of memory is a failed evaluation.
 import logging
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
 
 import orjson
 from pydantic import ValidationError
 
-from armwise.agent.background import Work, retry
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import EvaluationError
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest, refuse_untrusted
+from armwise.agent.evaluation.replay_document import make_page
 from armwise.agent.evaluation.replay_log import replay
-from armwise.agent.evaluation.report import make_page
-from armwise.agent.evaluation.request import EvaluationRequest, refuse_untrusted
-from armwise.agent.jobs import (
-    BEAT_S,
-    JobFailedError,
-    ProgressCallback,
-    StoppedError,
-)
-from armwise.agent.low_priority import command_of_a_child, environment_of_a_child
+from armwise.agent.jobs import BEAT_S, JobFailedError, ProgressCallback, StoppedError
+from armwise.agent.low_priority import begin_child, end_child, read_task
 from armwise.agent.reporting import log_plainly
 from armwise.agent.spec import lines
 from armwise.arms.base import Progress
@@ -50,13 +43,10 @@ from armwise.feedback.sources import LogSource
 Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.StoredResult]
 """Evaluates a request, and returns the result to store. Raises JobFailedError."""
 
+logger = logging.getLogger(__name__)
 
-RETRIES_S = (2.0, 10.0)
-"""Pauses before an evaluation is tried again after its process ended or hit a defect."""
-
-
-class ChildEndedError(JobFailedError):
-    """The process of an evaluation ended without an answer."""
+POLL_S = 1.0
+"""Seconds after which the parent looks at its child, and reports progress, again."""
 
 
 class Evaluations:
@@ -70,8 +60,6 @@ class Evaluations:
         clock: Seconds since the epoch.
         timer: Monotonic seconds.
         only: Number of the evaluation to run; None: all.
-        pauses_s: Pauses between attempts after failures that are not the request's fault, shorter than the
-            lease; None: a single attempt, whose error is raised.
         changed: Whether the log is worth a look for the next request.
     """
 
@@ -84,13 +72,12 @@ class Evaluations:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         only: int | None = None,
-        pauses_s: Sequence[float] | None = None,
         changed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store, self._config_digest, self._only = store, config_digest, only
         self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
-        self._pauses_s, self._changed = pauses_s, changed
+        self._changed = changed
         self._mine: EvaluationRow | None = None
 
     def due(self, now: float) -> bool:
@@ -111,7 +98,7 @@ class Evaluations:
 
     def _answer(self, mine: EvaluationRow, stop: threading.Event) -> None:
         try:
-            answer = self._attempt(mine, stop)
+            answer = self._evaluate(mine.request, self._progress(mine, stop))
             evaluations.finish(self._store, mine, answer, self._clock())
         except StoppedError:
             evaluations.release(self._store, mine)
@@ -122,25 +109,6 @@ class Evaluations:
         except Exception as error:
             logger.exception("evaluation %d failed", mine.seq)
             evaluations.fail(self._store, mine, describe_error(error), self._clock())
-
-    def _attempt(self, mine: EvaluationRow, stop: threading.Event) -> evaluations.StoredResult:
-        """Evaluate, and retry failures that are not the request's fault."""
-
-        def evaluate() -> evaluations.StoredResult:
-            if stop.is_set():  # during the pause
-                raise StoppedError
-            return self._evaluate(mine.request, self._progress(mine, stop))
-
-        if self._pauses_s is None:
-            return evaluate()
-        return retry(
-            Work.EVALUATION,
-            evaluate,
-            wait=stop.wait,
-            pauses_s=self._pauses_s,
-            final=_is_final,
-            clock=self._clock,
-        )
 
     def _progress(self, mine: EvaluationRow, stop: threading.Event) -> ProgressCallback:
         reported_at = self._timer()
@@ -154,21 +122,6 @@ class Evaluations:
                 reported_at = self._timer()
 
         return on_progress
-
-
-def _is_final(error: Exception) -> bool:
-    """Return whether an error would recur in another attempt, or did not come from the evaluation."""
-    of_others = isinstance(error, StoppedError | LogUnavailableError | SupersededError)
-    return of_others or (isinstance(error, JobFailedError) and not isinstance(error, ChildEndedError))
-
-
-logger = logging.getLogger(__name__)
-
-POLL_S = 1.0
-"""Seconds that the parent waits for a message before it reports progress again."""
-
-END_S = 10.0
-"""Seconds that a child may take to exit after its last message."""
 
 
 def evaluate_here(
@@ -227,47 +180,56 @@ def evaluate_apart(
     config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
 ) -> evaluations.StoredResult:
     """Run `evaluate_here` in a child process, which ends with this call."""
-    with _child() as (child, pipe):
-        try:
-            return send_request(pipe, config, request, on_progress)
-        except (EOFError, ConnectionError):
-            status = child.wait(END_S)
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            raise ChildEndedError(f"the process of the evaluation ended with {how}: see its output") from None
-
-
-def send_request(
-    pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
-) -> evaluations.StoredResult:
-    """Send a request to the child, and wait for the answer. Raises EOFError if the child ends without one."""
-    pipe.send_bytes(orjson.dumps({"config": config.model_dump(mode="json"), "request": dict(request)}))
+    task = {"config": config.model_dump(mode="json"), "request": dict(request)}
     done = 0.0
-    while True:
-        if pipe.poll(POLL_S):
-            match orjson.loads(pipe.recv_bytes()):
-                case {"answer": answer}:
-                    return evaluations.StoredResult(**answer)
-                case {"failed": why}:
-                    raise JobFailedError(why)
-                case {"away": why}:
-                    raise LogUnavailableError(why)
-                case {"done": share}:
-                    done = share
-        on_progress(done)
+    with TemporaryFile() as said:
+        child = begin_child(__name__, run_child.__name__, task, stdout=said)
+        try:
+            while child.poll() is None:
+                done = _read_last(said).get("done", done)
+                on_progress(done)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(POLL_S)
+        finally:
+            end_child(child)
+        return _conclude(_read_last(said), child.returncode)
 
 
-def handle_request(pipe: "Connection[Any, Any]", task: bytes) -> None:
-    """Evaluate a request in the child, and send the answer."""
-    document = orjson.loads(task)
+def _read_last(said: BinaryIO) -> dict[str, Any]:
+    """Return the last complete message of a child, which may go on writing; empty: there is none."""
+    *_, last, _ = b"\n", *os.pread(said.fileno(), os.fstat(said.fileno()).st_size, 0).split(b"\n")
+    return dict(orjson.loads(last)) if last.strip() else {}
 
-    def on_progress(done: float) -> None:
-        pipe.send_bytes(orjson.dumps({"done": done}))
 
+def _conclude(message: Mapping[str, Any], status: int) -> evaluations.StoredResult:
+    """Return the answer of a child. Raises JobFailedError or LogUnavailableError."""
+    match message:
+        case {"answer": answer}:
+            return evaluations.StoredResult(**answer)
+        case {"failed": why}:
+            raise JobFailedError(why)
+        case {"away": why}:
+            raise LogUnavailableError(why)
+    how = f"signal {-status}" if status < 0 else f"status {status}"
+    raise JobFailedError(f"the process of the evaluation ended with {how}: see its output")
+
+
+def run_child() -> None:
+    """Evaluate the task of this child process, and write messages to its standard output."""
+    task = read_task()
+    said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no message
+    logging.basicConfig(level=logging.INFO)
+    log_plainly()
+    answer(task, lambda message: said.writelines([orjson.dumps(message), b"\n"]))
+
+
+def answer(task: Mapping[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+    """Evaluate a task, and send its progress, and then its outcome."""
     message: dict[str, Any]
     try:
-        message = {
-            "answer": asdict(evaluate_here(parse(document["config"]), document["request"], on_progress))
-        }
+        found = evaluate_here(parse(task["config"]), task["request"], lambda done: send({"done": done}))
+        message = {"answer": asdict(found)}
     except JobFailedError as error:
         message = {"failed": str(error)}
     except LogUnavailableError as error:
@@ -275,43 +237,4 @@ def handle_request(pipe: "Connection[Any, Any]", task: bytes) -> None:
     except Exception as error:
         logger.exception("the evaluation failed")
         message = {"failed": describe_error(error)}
-    pipe.send_bytes(orjson.dumps(message))
-
-
-def main(descriptor: str) -> None:
-    """Run the child: handle the request that comes through a pipe.
-
-    Args:
-        descriptor: File descriptor of this end of the pipe.
-    """
-    pipe: Connection[Any, Any] = Connection(int(descriptor))
-    task = pipe.recv_bytes()
-    threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
-    logging.basicConfig(level=logging.INFO)
-    log_plainly()
-    handle_request(pipe, task)
-
-
-def _exit_with_parent(pipe: "Connection[Any, Any]") -> None:
-    with suppress(EOFError, OSError):
-        pipe.recv_bytes()
-    os._exit(1)
-
-
-@contextmanager
-def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"]]:
-    """Start the child with a pipe to it; kill it at the end."""
-    ours, theirs = Pipe()
-    with closing(ours):
-        with closing(theirs):
-            child = subprocess.Popen(
-                command_of_a_child(__name__, main.__name__, str(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                env=environment_of_a_child(),
-                pass_fds=[theirs.fileno()],
-            )
-        try:
-            yield child, ours
-        finally:
-            child.kill()
-            child.wait()
+    send(message)

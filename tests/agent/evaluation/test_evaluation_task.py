@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ import psutil
 import pytest
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation.job import (
+from armwise.agent.evaluation.evaluation_task import (
     Evaluations,
+    _conclude,
+    answer,
     evaluate_apart,
     evaluate_here,
-    handle_request,
-    send_request,
 )
 from armwise.agent.jobs import JobFailedError, ProgressCallback, StoppedError
 from armwise.agent.learning import digest_configuration
@@ -52,7 +51,7 @@ def children() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # which a zombie is, too
-            if "armwise.agent.evaluation.job" in " ".join(child.cmdline()):
+            if "armwise.agent.evaluation.evaluation_task" in " ".join(child.cmdline()):
                 found.append(child)
     return found
 
@@ -71,7 +70,7 @@ def until(seen: Callable[[], object]) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The parent looks so often that the child is still loading when it does."""
-    monkeypatch.setattr("armwise.agent.evaluation.job.POLL_S", 0.01)
+    monkeypatch.setattr("armwise.agent.evaluation.evaluation_task.POLL_S", 0.01)
     yield
     assert children() == []
 
@@ -177,16 +176,13 @@ def test_an_error_of_the_child_is_one_of_the_parent(
         heard(0.5)
         raise raised
 
-    monkeypatch.setattr("armwise.agent.evaluation.job.evaluate_here", evaluate)
-    told: list[float] = []
-    ours, theirs = Pipe()
-    child = threading.Thread(target=lambda: handle_request(theirs, theirs.recv_bytes()))
-    with ours, theirs:
-        child.start()
-        with pytest.raises(type(seen), match=f"^{seen}$"):
-            send_request(ours, config, REQUEST, told.append)
-        child.join()
-    assert told == [0.5]
+    monkeypatch.setattr("armwise.agent.evaluation.evaluation_task.evaluate_here", evaluate)
+    told: list[dict[str, Any]] = []
+    answer({"config": config.model_dump(mode="json"), "request": REQUEST}, told.append)
+    progress, outcome = told
+    assert progress == {"done": 0.5}
+    with pytest.raises(type(seen), match=f"^{seen}$"):
+        _conclude(outcome, 0)
 
 
 @pytest.mark.usefixtures("often")
@@ -228,11 +224,11 @@ def test_the_process_ends_with_whoever_started_it(config: AppConfig, tmp_path: P
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys\n"
-        "from armwise.agent.evaluation import job as evaluation_job\n"
+        "from armwise.agent.evaluation import evaluation_task\n"
         "from armwise.agent.config import AppConfig\n"
         "config = AppConfig.model_validate_json(sys.argv[1])\n"
-        "evaluation_job.POLL_S = 0.01\n"
-        "evaluation_job.evaluate_apart(config, {}, lambda done: print(flush=True))\n"
+        "evaluation_task.POLL_S = 0.01\n"
+        "evaluation_task.evaluate_apart(config, {}, lambda done: print(flush=True))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), config.model_dump_json()]

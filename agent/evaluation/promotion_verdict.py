@@ -13,8 +13,8 @@ from typing import Any
 
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation.candidates import CandidateKind
-from armwise.agent.evaluation.job import Evaluations, evaluate_apart
-from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
+from armwise.agent.evaluation.evaluation_task import Evaluations, evaluate_apart
 from armwise.agent.jobs import ProgressCallback, UndecidedError
 from armwise.agent.learning import digest_configuration
 from armwise.arms.base import Progress

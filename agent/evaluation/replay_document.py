@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from armwise.agent.configuration_file import CONFIG
-from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.reporting import (
     COLOURS,
     PALETTE,

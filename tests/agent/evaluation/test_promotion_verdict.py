@@ -11,15 +11,15 @@ import httpx
 import pytest
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation import gate, job
-from armwise.agent.evaluation.gate import (
+from armwise.agent.evaluation import evaluation_task, promotion_verdict
+from armwise.agent.evaluation.evaluation_request import EvaluationRequest
+from armwise.agent.evaluation.promotion_verdict import (
     EvaluationFailedError,
     FinishedEvaluation,
     run_evaluation,
     verdict,
     verdict_on,
 )
-from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.jobs import JobFailedError, ProgressCallback, UndecidedError
 from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
 from armwise.agent.policies import PolicySpec
@@ -251,7 +251,7 @@ def test_an_evaluation_has_configuration_and_request(store: Store, monkeypatch: 
         given.append((config, request))
         return report(3)
 
-    monkeypatch.setattr(gate, "evaluate_apart", evaluate)
+    monkeypatch.setattr(promotion_verdict, "evaluate_apart", evaluate)
     found, _ = run_here(store)
     assert given == [(parse(CONFIG), REQUEST)]
     assert found == FinishedEvaluation(1, report(3).report)
@@ -271,8 +271,8 @@ def test_progress_goes_to_caller_and_log(store: Store, monkeypatch: pytest.Monke
             shares.append(evaluations.page(store, 1)[0].done)
         return report(3)
 
-    monkeypatch.setattr(job, "BEAT_S", 0.0)
-    monkeypatch.setattr(gate, "evaluate_apart", evaluate)
+    monkeypatch.setattr(evaluation_task, "BEAT_S", 0.0)
+    monkeypatch.setattr(promotion_verdict, "evaluate_apart", evaluate)
     _, progress = run_here(store)
     assert progress == [("evaluating", 25, 100), ("evaluating", 51, 100)]
     assert shares == [0.25, 0.506]
@@ -282,7 +282,7 @@ def test_an_evaluation_runs_beside_a_full_queue(store: Store, monkeypatch: pytes
     configured = digest_configuration(parse(CONFIG))
     for _ in range(evaluations.MAX_PENDING):
         evaluations.submit(store, configured, {}, NOW)
-    monkeypatch.setattr(gate, "evaluate_apart", lambda *_: report(3))
+    monkeypatch.setattr(promotion_verdict, "evaluate_apart", lambda *_: report(3))
     found, _ = run_here(store)
     assert found.number == evaluations.MAX_PENDING + 1
     newest, *others = evaluations.page(store, 100)
@@ -294,7 +294,7 @@ def test_a_failed_evaluation_has_its_reason(store: Store, monkeypatch: pytest.Mo
     def evaluate(*_: object) -> evaluations.StoredResult:
         raise JobFailedError("no such recipe")
 
-    monkeypatch.setattr(gate, "evaluate_apart", evaluate)
+    monkeypatch.setattr(promotion_verdict, "evaluate_apart", evaluate)
     with pytest.raises(EvaluationFailedError, match=r"^evaluation 1 failed: no such recipe$"):
         run_here(store)
 
@@ -315,7 +315,7 @@ def test_an_evaluation_elsewhere_is_waited_for(store: Store, monkeypatch: pytest
             assert mine is not None
             evaluations.finish(store, mine, report(3), NOW)
 
-    monkeypatch.setattr("armwise.agent.evaluation.gate.time.sleep", finished_elsewhere)
+    monkeypatch.setattr("armwise.agent.evaluation.promotion_verdict.time.sleep", finished_elsewhere)
     found, progress = run_here(store, claimed_elsewhere)
     assert (found.number, found.report, progress) == (1, report(3).report, [])
     assert waits == [0.5] * 2
