@@ -178,7 +178,7 @@ def run(truth: Floats, name: str, most: int, seed: int, found: Runs, table: str)
     """Judge drawn pairs until there is a verdict."""
     rng = np.random.default_rng([seed, JUDGES.index(name)])
     said, named, same_place = judge(name, truth, rng)
-    _, member = pairs.draw((len(truth),), most, seed)
+    _, member, _ = pairs.draw((len(truth),), most, seed)
     low, high = bound(said[member], truth[member][:LABELS] if "labels" in name else None)
     n_named, n_same = np.cumsum(named[member]), np.cumsum(same_place[member])
     allowed = (n_named < ENOUGH_BOTH) | (n_same <= FOLLOWS_PLACE * n_named)

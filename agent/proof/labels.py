@@ -1,6 +1,6 @@
 """Your own verdicts on some pairs: a file to fill in, and its way back.
 
-The first pairs of a random order are a random sample, so the first ones are asked for. Which answer is shown
+The first requests of a random order are a random sample, so they are asked for. Which answer is shown
 first is random, and nothing says whose it is.
 """
 
@@ -13,6 +13,7 @@ import orjson
 from armwise.agent.proof.pairs import AskedPair, toss
 from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, order_pairs
 from armwise.feedback.jsonl import ExchangeError, appearing, read_lines
+from armwise.feedback.ope.pairs import find_sample
 
 CHOICES: Mapping[str, float] = {"first": 1.0, "second": -1.0, "equal": 0.0}
 """What `better` may say, as the preference for the first answer."""
@@ -27,12 +28,12 @@ def require_new(path: Path) -> None:
         raise ValueError(f"{path} exists: fill it in and name it with --labels, or move it")
 
 
-def write_labels(asked: Sequence[AskedPair], seed: int, most: int, path: Path) -> int:
-    """Write the first pairs that take a label to a file; return their number.
+def write_labels(draws: PairDraws, asked: Sequence[AskedPair], most: int, path: Path) -> int:
+    """Write the first pairs of the random order that take a label to a file; return their number.
 
     Args:
-        asked: The pairs in the order of their first draws.
-        seed: Seed of the draws.
+        draws: Which pairs count; with a seed.
+        asked: The pairs in the order of the draws.
         most: Most pairs.
         path: A new file, JSON lines.
 
@@ -40,10 +41,12 @@ def write_labels(asked: Sequence[AskedPair], seed: int, most: int, path: Path) -
         ValueError: The file exists.
     """
     require_new(path)
-    chosen = [one for one in asked if one.pair.outcome in NEEDED][:most]
+    assert draws.seed is not None
+    sample = [asked[at] for at in find_sample(draws.draw()[1]).tolist()]
+    chosen = [one for one in sample if one.pair.outcome in NEEDED][:most]
     with appearing(path) as file:
         for one in chosen:
-            texts = one.answers if _is_challenger_first(one.pair, seed) else one.answers[::-1]
+            texts = one.answers if _is_challenger_first(one.pair, draws.seed) else one.answers[::-1]
             document = {
                 "pair": _name(one.pair),
                 "question": one.question,
@@ -91,8 +94,8 @@ def label_pairs(
 ) -> tuple[PairDraws, list[StoredPair]]:
     """Return the draws and the pairs with labels.
 
-    A draw counts as labelled if all draws before it do: those that take a label are in the file, filled in or
-    not. One that is not filled in counts as the worse case.
+    A request counts as labelled if all before it in the random order do: those that take a label are in the
+    file, filled in or not. One that is not filled in counts as the worse case.
 
     Args:
         draws: Which pairs count; with a seed.
@@ -103,7 +106,8 @@ def label_pairs(
         ValueError: No pair is in the file.
     """
     assert draws.seed is not None
-    order = order_pairs(draws, stored)
+    ordered, place = order_pairs(draws, stored)
+    order = [ordered[at] for at in find_sample(place).tolist()]
     n = next(
         (at for at, one in enumerate(order) if one.outcome in NEEDED and _name(one) not in labels), len(order)
     )

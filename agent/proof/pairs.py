@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from math import isnan
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,21 +126,26 @@ class RequestFile:
         return tuple(map(len, self.asks))
 
 
-def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
+def read_requests(path: Path, by: str, most_chars: int, each: str = "", seed: int = 0) -> RequestFile:
     """Read requests: bodies of OpenAI's chat or Anthropic's messages, or `{"query": ...}`, a line each.
+
+    Requests of one conversation are alike. So that long ones do not count more than others, name the field of
+    their conversation: one request of each is drawn.
 
     Args:
         path: JSON lines, plain or .gz.
         by: Field that names the class of a request, such as `metadata.task`, or `TOPICS`; empty: all are one
             class.
         most_chars: Most characters of a question.
+        each: Field that names the conversation of a request; empty: each request is read.
+        seed: Seed that draws one request of each conversation.
 
     Raises:
         ExchangeError: The file cannot be read, or a line is no request.
         ValueError: There is no request, or there are too many classes.
     """
-    digest, found = hashlib.sha256(f"{by}\n".encode()), defaultdict[str, list[Ask]](list)
-    left_out = Counter[str]()
+    digest, found = hashlib.sha256(f"{by}\n{each}\n".encode()), defaultdict[str, list[Ask]](list)
+    left_out, drawn = Counter[str](), dict[str, tuple[float, str, Ask]]()
     for number, line in read_lines(path):
         digest.update(line.strip() + b"\n")
         try:
@@ -149,8 +155,15 @@ def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
         ask = read_ask(document, f"request-{number}", most_chars)
         if isinstance(ask, str):
             left_out[ask] += 1
-        else:
-            found[name_class(document, by) if by and by != TOPICS else EVERYTHING].append(ask)
+            continue
+        name = name_class(document, each) if each else UNNAMED
+        conversation = str(number) if name == UNNAMED else f"in {name}"
+        of_class = name_class(document, by) if by and by != TOPICS else EVERYTHING
+        one = sampling.uniform_from(ask.decision_id, f"{seed}/each"), of_class, ask
+        left_out["are of a conversation of which another request is drawn"] += conversation in drawn
+        drawn[conversation] = min(one, drawn.get(conversation, one), key=itemgetter(0))
+    for _, of_class, ask in drawn.values():
+        found[of_class].append(ask)
     if by == TOPICS:
         found = _group_by_topic(found[EVERYTHING])
     if not found:
@@ -160,7 +173,7 @@ def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
         raise ValueError(f"--by {by}: {len(found):,} classes, but at most {MOST_CLASSES} are compared")
     names = sorted(found, key=lambda name: (-len(found[name]), name))
     return RequestFile(
-        digest.hexdigest(), tuple(names), tuple(tuple(found[name]) for name in names), left_out
+        digest.hexdigest(), tuple(names), tuple(tuple(found[name]) for name in names), +left_out
     )
 
 
@@ -429,15 +442,15 @@ class Collected:
 
     Attributes:
         draws: Which pairs count, and in which order.
-        asked: The pair of each request that counts, with its texts, in the order of the first draws.
+        asked: The pairs with their texts, in the order of the draws.
         resumed: Number of pairs that were there before.
-        stopped: Why no further pair was asked: `verdict`, `pairs` or `budget`.
+        beyond_budget: Whether no further pair was asked because of the budget.
     """
 
     draws: PairDraws
     asked: Sequence[AskedPair]
     resumed: int
-    stopped: str
+    beyond_budget: bool
 
 
 async def collect_pairs(
@@ -450,13 +463,13 @@ async def collect_pairs(
     margin: float,
     on_progress: Progress,
 ) -> Collected:
-    """Ask drawn requests until there is a verdict, until `most` draws, or until the budget ends.
+    """Ask requests until there is a verdict, until `most` pairs, or until the file or the budget ends.
 
     Args:
         asker: Asks both arms and the judge.
         requests: What is drawn from.
         blocks: Files of the finished pairs, by the number of the request.
-        most: Most draws, at least 1.
+        most: Most pairs, at least 1.
         budget: Most dollars, of this run and of all before it.
         margin: Largest loss that is accepted, in [0, 2].
         on_progress: Called with the number of draws.
@@ -467,7 +480,7 @@ async def collect_pairs(
     """
     sizes = requests.sizes
     starts = [sum(sizes[:group]) for group in range(len(sizes))]
-    order = PairDraws(sizes=sizes, seed=asker.seed, drawn=most).list_requests()
+    order, places = PairDraws(sizes=sizes, seed=asker.seed, drawn=most).draw()
     numbers = {request: starts[request[0]] + request[1] for request in order}
     finished = blocks.list_finished()
     known = {
@@ -475,28 +488,22 @@ async def collect_pairs(
         for request, number in numbers.items()
         if number in finished
     }
-    resumed = len(known)
-    first = list(dict.fromkeys(order))  # each request once, in the order of its first draw
-    stopped, outcomes = "pairs", list[PairOutcome]()
+    resumed, beyond_budget, outcomes = len(known), False, list[PairOutcome]()
     while True:
         drawn = next((n for n, request in enumerate(order) if request not in known), len(order))
-        on_progress("pairs", drawn, most)
+        on_progress("pairs", drawn, len(order))
         draws = PairDraws(sizes=sizes, seed=asker.seed, drawn=drawn)
         ordered = [known[request].pair for request in order[:drawn]]
-        if drawn and decide_now(draws, ordered, margin) is not Word.NOT_YET:
-            stopped = "verdict"
+        if drawn and decide_now(draws, ordered, places[:drawn], margin) is not Word.NOT_YET:
             break
+        left = [request for request in order[drawn:] if request not in known][:AT_ONCE]
         spent = sum(sum(one.pair.usd) for one in known.values())
-        batch, reserved = list[tuple[int, int]](), 0.0
-        for request in first:
-            if request in known:
-                continue
-            bound = asker.compute_most_usd(requests.asks[request[0]][request[1]], *request)
-            if len(batch) == AT_ONCE or spent + reserved + bound > budget:
-                break
-            batch, reserved = [*batch, request], reserved + bound
+        bounds = [asker.compute_most_usd(requests.asks[request[0]][request[1]], *request) for request in left]
+        batch = [
+            request for n, request in enumerate(left, 1) if spent + sum(bounds[:n]) <= budget
+        ]  # in this order: each is set aside on top of those before it
         if not batch:
-            stopped = "pairs" if drawn == len(order) else "budget"
+            beyond_budget = bool(left)
             break
         found = await ask_batch(asker, requests, blocks, batch, numbers)
         outcomes += [one.pair.outcome for one in found.values()]
@@ -513,8 +520,8 @@ async def collect_pairs(
             f"the budget of ${budget:g} is less than the ${bound:.4g} that the first pair may cost at most: "
             "raise --budget, or set a lower `answering.max_tokens`"
         )
-    counted = dict.fromkeys(order[:drawn])
-    return Collected(draws, [known[request] for request in counted], min(resumed, len(counted)), stopped)
+    asked = [known[request] for request in order[:drawn]]
+    return Collected(draws, asked, min(resumed, drawn), beyond_budget)
 
 
 async def ask_batch(

@@ -78,6 +78,12 @@ def prove(
             "--by", help="Field of a request that names its class, such as metadata.task, or topics."
         ),
     ] = "",
+    each: Annotated[
+        str,
+        typer.Option(
+            "--each", help="Field that names a conversation, such as metadata.session: one request of each."
+        ),
+    ] = "",
     margin: Annotated[
         float, typer.Option("--margin", help="Largest loss that you accept, in points of 100.")
     ] = 5.0,
@@ -115,8 +121,8 @@ def prove(
         ):
             _require_file(option, path, suffix)
         if challenger is None:
-            if by or labels or ask_labels or outcomes:
-                raise ValueError("--by, --labels, --ask-labels and --outcomes need --challenger")
+            if by or each or labels or ask_labels or outcomes:
+                raise ValueError("--by, --each, --labels, --ask-labels and --outcomes need --challenger")
             receipt = _prove_log(log, beside, output, key, config, markdown=markdown, as_json=as_json)
             words = write_markdown if markdown else write_sentence
             _print(receipt, words(receipt), markdown=markdown, as_json=as_json)
@@ -137,6 +143,7 @@ def prove(
             most=pairs,
             budget=budget,
             by=by,
+            each=each,
             margin=margin,
             seed=seed,
             labels=labels,

@@ -4,6 +4,8 @@
 
 The document has the pairs as numbers, without a question or an answer, so that all figures can be computed
 again from it alone. Which request is drawn when follows from the seed and from the sizes of the classes.
+It is about the requests of the file, or about its conversations if one request of each was taken, and about
+what this judge says of them.
 """
 
 import time
@@ -27,13 +29,14 @@ from armwise.agent.proof.documents import (
     read_document,
     write_document,
 )
+from armwise.feedback.arrays import Integers
 from armwise.feedback.ope import pairs
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import GroupComparison, JudgedPairs, Word
 
-METHOD = "betting confidence sequences of judged pairs: half of the draws by share, half by class"
+METHOD = "betting confidence sequences of judged pairs: each request once, in random order"
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 """Rises when the same pairs give other figures."""
 
 LARGEST_FILE = 1 << 28
@@ -136,7 +139,6 @@ class VerdictFigures(Stated):
     judge: JudgeFigures
     usd: tuple[Finite, Finite] = Field(description="Dollars a request of challenger and reference.")
     seconds: tuple[Finite, Finite] = Field(description="Seconds a request of challenger and reference.")
-    asked: Number = Field(description="Requests that were asked; one that is drawn again is not.")
     spent: Finite = Field(description="Dollars of all answers and verdicts.")
     more: tuple[Number, Number] | None = Field(description="About so many further pairs; null: not known.")
     more_usd: tuple[Finite, Finite] | None = Field(description="About so many further dollars.")
@@ -161,10 +163,13 @@ class PairsVerdict(ProofDocument):
     judge: Name
     margin: Annotated[float, Field(ge=0.0, le=2.0)] = Field(description="Largest loss that is accepted.")
     by: Name = Field(description="Field of a request that names its class; empty: none does.")
+    each: Name = Field(
+        default="", description="Field that names its conversation; empty: it is about requests."
+    )
     seed: Number | None = Field(description="Seed of the draws; null: the pairs are in the order of a log.")
     classes: Annotated[list[RequestClass], Field(min_length=1)]
     drawn: Annotated[int, Field(ge=1, le=1 << 53)]
-    labelled: Number = Field(description="First draws for which labels were asked.")
+    labelled: Number = Field(description="First requests of the random order for which labels were asked.")
     pairs: list[StoredPair]
     figures: VerdictFigures
 
@@ -176,7 +181,7 @@ class PairDraws(BaseModel):
         sizes: Requests of each class.
         seed: Seed of the draws; None: the pairs are in the order of a log.
         drawn: Number of draws.
-        labelled: First draws for which labels were asked.
+        labelled: First requests of the random order for which labels were asked.
     """
 
     sizes: tuple[int, ...]
@@ -184,42 +189,43 @@ class PairDraws(BaseModel):
     drawn: int
     labelled: int = 0
 
-    def list_requests(self) -> list[tuple[int, int]]:
-        """Return class and number of each request that is drawn."""
+    def draw(self) -> tuple[list[tuple[int, int]], Integers]:
+        """Return class and number of each request that is drawn, and its place in the random order."""
         if self.seed is None:
-            return [(0, member) for member in range(self.drawn)]
-        group, member = pairs.draw(self.sizes, self.drawn, self.seed)
-        return list(zip(group.tolist(), member.tolist(), strict=True))
+            return [(0, member) for member in range(self.drawn)], np.arange(self.drawn)
+        group, member, place = pairs.draw(self.sizes, self.drawn, self.seed)
+        return list(zip(group.tolist(), member.tolist(), strict=True)), place
 
 
-def order_pairs(draw: PairDraws, stored: Sequence[StoredPair]) -> list[StoredPair]:
-    """Return the pair of each draw. Raises ValueError if one is missing, or is there twice."""
+def order_pairs(draw: PairDraws, stored: Sequence[StoredPair]) -> tuple[list[StoredPair], Integers]:
+    """Return the pair of each draw, and its place. Raises ValueError if one is missing, or is there twice."""
     by_request = {(one.group, one.member): one for one in stored}
     if len(by_request) < len(stored):
         raise ValueError("a request has two pairs")
-    order = draw.list_requests()
+    order, place = draw.draw()
     if missing := {*order} - by_request.keys():
         raise ValueError(f"{len(missing):,} of the requests that the seed draws have no pair")
-    if len({*order}) < len(stored):
-        raise ValueError(f"{len(stored) - len({*order}):,} pairs are of requests that the seed does not draw")
-    return [by_request[one] for one in order]
+    if len(order) < len(stored):
+        raise ValueError(f"{len(stored) - len(order):,} pairs are of requests that the seed does not draw")
+    return [by_request[one] for one in order], place
 
 
-def as_pairs(draw: PairDraws, ordered: Sequence[StoredPair]) -> JudgedPairs:
+def as_pairs(draw: PairDraws, ordered: Sequence[StoredPair], place: Integers) -> JudgedPairs:
     """Return the pairs as the estimate takes them."""
-    labels = [nan if one.label is None else one.label for one in ordered[: draw.labelled]]
+    first = [ordered[at] for at in pairs.find_sample(place).tolist()][: draw.labelled]
     return JudgedPairs(
         np.array([one.value for one in ordered]),
         np.array([one.group for one in ordered], dtype=np.int64),
-        pairs.compute_weights(draw.sizes),
-        np.array(labels) if labels else None,
+        len(draw.sizes),
+        place,
+        np.array([nan if one.label is None else one.label for one in first]) if first else None,
         moves=draw.seed is None,
     )
 
 
-def decide_now(draw: PairDraws, ordered: Sequence[StoredPair], margin: float) -> Word:
+def decide_now(draw: PairDraws, ordered: Sequence[StoredPair], place: Integers, margin: float) -> Word:
     """Return the verdict of the pairs so far."""
-    difference = pairs.compare(as_pairs(draw, ordered)).whole.difference
+    difference = pairs.compare(as_pairs(draw, ordered, place)).whole.difference
     return Word.NOT_YET if describe_judge(ordered).follows_place else pairs.decide(difference, margin)
 
 
@@ -234,9 +240,9 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
     Raises:
         ValueError: A pair is missing, or is not drawn.
     """
-    ordered = order_pairs(draw, stored)
-    arrays = as_pairs(draw, ordered)
-    found, weight = pairs.compare(arrays), arrays.weights[arrays.group]
+    ordered, place = order_pairs(draw, stored)
+    arrays = as_pairs(draw, ordered, place)
+    found = pairs.compare(arrays)
     judge = describe_judge(stored)
     word = Word.NOT_YET if judge.follows_place else pairs.decide(found.whole.difference, margin)
     spent, n = sum(sum(one.usd) for one in stored), len(ordered)
@@ -246,7 +252,7 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
     if more is not None:
         more_usd = (more[0] * spent / n, more[1] * spent / n)
     usd, seconds = (
-        np.average([getattr(one, name)[:2] for one in ordered], axis=0, weights=weight).tolist()
+        np.mean([getattr(ordered[at], name)[:2] for at in arrays.of_all.tolist()], axis=0).tolist()
         for name in ("usd", "seconds")
     )
     return VerdictFigures(
@@ -257,7 +263,6 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
         judge=judge,
         usd=usd,
         seconds=seconds,
-        asked=len(stored),
         spent=spent,
         more=more,
         more_usd=more_usd,

@@ -37,6 +37,7 @@ def prove_pairs(
     most: int,
     budget: float,
     by: str,
+    each: str,
     margin: float,
     seed: int,
     labels: Path | None,
@@ -52,9 +53,10 @@ def prove_pairs(
         challenger: The arm that may take over.
         beside: The arm that it is compared with; None: the baseline.
         judge: Name of the language model that judges.
-        most: Most draws.
+        most: Most pairs.
         budget: Most dollars.
         by: Field that names the class of a request; empty: none does.
+        each: Field that names its conversation, of each of which one request is drawn; empty: all count.
         margin: Largest loss that is accepted, in points of 100.
         seed: Seed of the draws.
         labels: File with labels.
@@ -70,11 +72,11 @@ def prove_pairs(
             "--pairs of 1 or more, --budget of 0 or more, --margin from 0 to 100 and --ask-labels of 0 or "
             "more were expected"
         )
-    if requests is None and (by or labels or ask_labels or outcomes):
-        raise ValueError("--by, --labels, --ask-labels and --outcomes need a file of requests")
+    if requests is None and (by or each or labels or ask_labels or outcomes):
+        raise ValueError("--by, --each, --labels, --ask-labels and --outcomes need a file of requests")
     settings = with_log(config) if requests is None else open_config(config, without=["router"])
     reference = _choose_reference(settings, challenger, beside)
-    described = {"challenger": challenger, "reference": reference, "judge": judge, "by": by}
+    described = {"challenger": challenger, "reference": reference, "judge": judge, "by": by, "each": each}
     if requests is None:
         digest, pairs = read_logged_pairs(settings, challenger, reference)
         draws = PairDraws(sizes=(len(pairs),), seed=None, drawn=len(pairs))
@@ -84,7 +86,7 @@ def prove_pairs(
     if judge not in settings.models:
         known = did_you_mean(judge, settings.models)
         raise ValueError(f"--judge {judge}: no language model of that name{known}")
-    file = read_requests(requests, by, settings.limits.question_chars)
+    file = read_requests(requests, by, settings.limits.question_chars, each, seed)
     for why, n in file.left_out.items():
         errors.print(f"{n:,} lines are left out: they {why}.", **PLAIN)
     if ask_labels:
@@ -104,7 +106,7 @@ def prove_pairs(
         )
     _explain(found, budget)
     if ask_labels:
-        n = write_labels(found.asked, seed, ask_labels, labels_path)
+        n = write_labels(found.draws, found.asked, ask_labels, labels_path)
         errors.print(
             f"{labels_path}: set `better` of its {n} pairs to first, second or equal. Then repeat the "
             f"command with --labels {labels_path} instead of --ask-labels.",
@@ -127,7 +129,7 @@ def prove_pairs(
 def _explain(found: Collected, budget: float) -> None:
     if found.resumed:
         errors.print(f"{found.resumed:,} pairs were there already.", **PLAIN)
-    if found.stopped == "budget":
+    if found.beyond_budget:
         errors.print(f"The budget of ${budget:g} allows no further pair.", style="yellow", **PLAIN)
     if found.asked and not any(any(one.pair.usd) for one in found.asked):
         errors.print(FREE, style="yellow", **PLAIN)

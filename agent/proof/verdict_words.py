@@ -45,16 +45,26 @@ def write_verdict_markdown(verdict: PairsVerdict) -> str:
 def _word(verdict: PairsVerdict) -> str:
     """Return the verdict with its reason."""
     challenger, reference = shorten(verdict.challenger), shorten(verdict.reference)
-    margin = f"{100.0 * verdict.margin:g} points of 100"
+    than = f"than {100.0 * verdict.margin:g} points of 100 compared with {reference}"
     match verdict.figures.word:
         case Word.SWITCH:
-            return f"Switch: {challenger} loses less than {margin} compared with {reference}."
+            return f"Switch: {_about(verdict)}, {challenger} loses less {than}."
         case Word.KEEP:
-            return f"Keep: {challenger} loses more than {margin} compared with {reference}."
-    start = (
-        f"Not yet: it is not known whether {challenger} loses less than {margin} compared with {reference}."
-    )
+            return f"Keep: {_about(verdict)}, {challenger} loses more {than}."
+    start = f"Not yet: {_about(verdict)}, it is not known whether {challenger} loses less {than}."
     return f"{start} {_missing(verdict)}"
+
+
+def _about(verdict: PairsVerdict) -> str:
+    """Return what a verdict is about, as a part of a sentence."""
+    n = sum(one.requests for one in verdict.classes)
+    if verdict.seed is None:
+        return f"on {n:,} requests that both arms answered"
+    return f"{'in' if verdict.each else 'on'} the {n:,} {_unit(verdict)} of {shorten(verdict.source)}"
+
+
+def _unit(verdict: PairsVerdict) -> str:
+    return "conversations" if verdict.each else "requests"
 
 
 def _missing(verdict: PairsVerdict) -> str:
@@ -64,6 +74,8 @@ def _missing(verdict: PairsVerdict) -> str:
         return "The judge prefers a place to an answer: use another one."
     if figures.by_judge is not None:
         return "Label more pairs, or judge more."
+    if verdict.seed is not None and verdict.drawn == sum(one.requests for one in verdict.classes):
+        return f"All of its {_unit(verdict)} have been judged: take a longer file, or a larger --margin."
     if figures.more is None or figures.more_usd is None:
         return f"It would take more than {MOST_MORE:,} further pairs: choose a larger --margin."
     (low, high), (least, most) = figures.more, figures.more_usd
@@ -114,7 +126,7 @@ def _notes(verdict: PairsVerdict) -> list[str]:
     spent = write_dollars(figures.spent)
     notes = [
         f"{paid[0]}; {paid[1]}.",
-        f"{figures.asked:,} requests were asked. Their answers and verdicts cost {spent}.",
+        f"{verdict.drawn:,} requests were asked. Their answers and verdicts cost {spent}.",
         *_judge(verdict),
         *_classes(verdict),
     ]
@@ -128,9 +140,14 @@ def _notes(verdict: PairsVerdict) -> list[str]:
             f"Your labels: the judge agrees in {judge.agreed:,} of {judge.labels:,}. Without them, the "
             f"difference is {_write_ends(figures.by_judge, '+')} points."
         )
-    about = "the questions of the log that both arms answered"
+    judged = f"as {shorten(verdict.judge)} judges the answers"
+    about = f"the requests of the log that both arms answered, {judged}"
     if verdict.seed is not None:
-        about = f"the requests of {verdict.source}"
+        one_of_each = ", by one random request of each" if verdict.each else ""
+        about = (
+            f"the {_unit(verdict)} of {shorten(verdict.source)}{one_of_each}, {judged}. They hold for "
+            f"other {_unit(verdict)} only if the file is a random sample of them"
+        )
     sure = f"{1.0 - verdict.error:.0%} confidence, however often you check"
     return [*notes, f"All intervals hold together with {sure}. They are about {about}."]
 

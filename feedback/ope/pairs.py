@@ -7,10 +7,14 @@ and between them if two verdicts differ. A point of 100 is a hundredth of that. 
 sequences (`armwise.feedback.ope.confidence_sequences`): one may look after every pair. They share an error of
 `ERROR`, so that all of them hold together, for all classes and at all looks.
 
-Requests are drawn with replacement: half of the draws are proportional, and half go to each class equally
-often, so that rare classes are seen. A request that is drawn again has the same value and costs nothing. The
-weight of a draw, the share of its class over its probability, is at most 2. Everything is about the mean over
-the requests that are drawn from.
+Each request of a file is drawn once, in random order, until the file ends. What is bounded is the mean over
+its requests of what the judge would say of each on average, which one verdict on each does not tell exactly:
+so the ends do not meet when the file ends. They are those of independent draws. Without replacement a mean
+deviates less (Hoeffding 1963, section 6), so they hold for the file, and also for everything that the file is
+a random sample of.
+
+If there are several classes, every fourth pair is of the class with the fewest pairs, so that rare classes
+are seen. It counts for its class at once, and for all requests when the random order of all comes to it.
 
 A verdict that is missing counts as the worst in a lower end and as the best in an upper end.
 
@@ -27,7 +31,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import ConfigDict, NonNegativeInt
 
-from armwise.feedback.arrays import Flags, Floats, Integers, refuse
+from armwise.feedback.arrays import Floats, Integers, refuse
 from armwise.feedback.ope import confidence_sequences
 from armwise.feedback.ope.noninferiority import Ends
 
@@ -36,6 +40,9 @@ ERROR = 0.05
 
 LOWER_SHARE, UPPER_SHARE = 0.5, 0.25
 """Shares of the error that the two ends of the difference have; all other ends share the rest."""
+
+EVERY = 4
+"""Of so many pairs, one is of the class with the fewest."""
 
 MOST_MORE = 1_000_000
 """Most further pairs that a forecast names."""
@@ -60,37 +67,53 @@ class Word(StrEnum):
     """Neither is known."""
 
 
-def draw(sizes: Sequence[int], n: int, seed: int) -> tuple[Integers, Integers]:
-    """Draw requests with replacement; more draws with the same seed begin with the same ones.
+def draw(sizes: Sequence[int], n: int, seed: int) -> tuple[Integers, Integers, Integers]:
+    """Draw requests, each once; more draws with the same seed begin with the same ones.
 
     Args:
         sizes: Number of requests in each class, each at least 1.
-        n: Number of draws.
-        seed: Seed of the draws.
+        n: Most draws; there are no more than requests.
+        seed: Seed of the random order of all requests.
 
     Returns:
-        The class of each draw, and the number of the request in its class, shape (n,) each.
+        The class of each draw, the number of the request in its class, and its place in the random order.
 
-    >>> draw([90, 10], 6, 0)[0].tolist() == draw([90, 10], 9, 0)[0].tolist()[:6]
-    True
+    >>> groups, members, places = draw([90, 10], 1_000, 0)
+    >>> len(groups), len({*zip(groups.tolist(), members.tolist())}), sorted(places) == list(range(100))
+    (100, 100, True)
     """
-    count = np.array(sizes, dtype=np.int64)
-    coin, which, member = np.random.default_rng(seed).random((n, 3)).T
-    ends = np.cumsum(count)
-    by_share = np.searchsorted(ends, np.floor(which * ends[-1]), side="right")
-    group = np.where(coin < 0.5, by_share, np.floor(which * len(count))).astype(np.int64)
-    return group, np.floor(member * count[group]).astype(np.int64)
+    starts = np.cumsum([0, *sizes])
+    order = np.random.default_rng(seed).permutation(starts[-1])
+    group = np.searchsorted(starts, order, side="right") - 1
+    of_class = [np.flatnonzero(group == one).tolist() for one in range(len(sizes))]
+    if len(sizes) > 1:
+        places = np.array(_mix_orders(group.tolist(), of_class, min(n, len(order))), dtype=np.int64)
+    else:
+        places = np.arange(min(n, len(order)))
+    return group[places], (order - starts[group])[places], places
 
 
-def compute_weights(sizes: Sequence[int]) -> Floats:
-    """Return the weight of a draw from each class: its share over the probability of the class.
+def _mix_orders(group: Sequence[int], of_class: Sequence[Sequence[int]], n: int) -> list[int]:
+    """Return the places of the draws: in their order, except that each `EVERY`-th is of the rarest class.
 
-    >>> compute_weights([90, 10]).round(3).tolist(), compute_weights([5]).tolist()
-    ([1.286, 0.333], [1.0])
+    Args:
+        group: The class of each place.
+        of_class: The places of each class.
+        n: Number of draws, at most that of the places.
     """
-    share = np.array(sizes, dtype=np.float64) / sum(sizes)
-    weights: Floats = share / (0.5 * share + 0.5 / len(share))
-    return weights
+    count, drawn, at = [0] * len(of_class), dict[int, None](), 0
+    while len(drawn) < n:
+        if len(drawn) % EVERY == EVERY - 1:
+            left = [one for one, places in enumerate(of_class) if count[one] < len(places)]
+            rarest = min(left, key=lambda one: count[one])
+            place = of_class[rarest][count[rarest]]
+        else:
+            while at in drawn:
+                at += 1
+            place = at
+        drawn[place] = None
+        count[group[place]] += 1
+    return list(drawn)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +123,10 @@ class JudgedPairs:
     Attributes:
         value: The challenger minus the reference, shape (n,), in [-1, 1]; NaN: not known.
         group: Number of the class of each, shape (n,).
-        weights: Weight of a draw from each class, shape (n_groups,); `[1.0]` without classes.
-        labels: Your own verdicts on the first draws, shape (k,) with k at most n; NaN: asked for, not given.
+        n_groups: Number of classes.
+        place: Place of each in the random order of all requests, shape (n,); None: in the order of the pairs.
+        labels: Your own verdicts on the first requests of the random order, shape (k,) with k at most n; NaN:
+            asked for, not given.
         moves: Whether what is compared may change with time, as in a log, so that later bounds may be lower.
 
     Raises:
@@ -110,7 +135,8 @@ class JudgedPairs:
 
     value: Floats
     group: Integers
-    weights: Floats
+    n_groups: int = 1
+    place: Integers | None = None
     labels: Floats | None = None
     moves: bool = False
 
@@ -121,8 +147,24 @@ class JudgedPairs:
             column = getattr(self, name)
             if column is not None:
                 refuse(name, column, np.isnan(column) | (np.abs(column) <= 1.0), "from -1 to 1")
-        if self.labels is not None and len(self.labels) > len(self.value):
-            raise ValueError(f"{len(self.labels)} labels of {len(self.value)} pairs")
+        if self.labels is not None and len(self.labels) > len(self.of_all):
+            raise ValueError(f"{len(self.labels)} labels of {len(self.of_all)} pairs")
+
+    @property
+    def of_all(self) -> Integers:
+        """The pairs that are a random sample of all requests, in their random order."""
+        return find_sample(np.arange(len(self.value)) if self.place is None else self.place)
+
+
+def find_sample(place: Integers) -> Integers:
+    """Return which draws have the places 0, 1, 2 and so on, up to the first place that was not drawn.
+
+    >>> find_sample(np.array([0, 1, 7, 2, 4])).tolist()
+    [0, 1, 3]
+    """
+    order = np.argsort(place)
+    sample: Integers = order[place[order] == np.arange(len(place))]
+    return sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +172,13 @@ class GroupComparison:
     """Two arms on the requests of a class, or on all; each estimate is with its lower and its upper end.
 
     Attributes:
-        pairs: Number of draws.
+        pairs: Number of pairs.
         difference: The challenger minus the reference, in [-1, 1].
         no_worse: Share of the requests in which the challenger is not worse.
-        better: Draws in which it is better.
-        equal: Draws in which neither is.
-        worse: Draws in which it is worse.
-        unknown: Draws without a verdict.
+        better: Pairs in which it is better.
+        equal: Pairs in which neither is.
+        worse: Pairs in which it is worse.
+        unknown: Pairs without a verdict.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")  # a verdict has it among its figures
@@ -183,70 +225,55 @@ def decide(difference: Ends, margin: float) -> Word:
 
 def compare(pairs: JudgedPairs) -> PairsComparison:
     """Compare two arms by their pairs."""
-    n_groups = len(pairs.weights)
-    ends = 2 + (4 * n_groups if n_groups > 1 else 0)
-    other = ERROR * (1.0 - LOWER_SHARE - UPPER_SHARE) / ends
+    several = pairs.n_groups if pairs.n_groups > 1 else 0
+    other = ERROR * (1.0 - LOWER_SHARE - UPPER_SHARE) / (2 + 4 * several)
     errors = ERROR * LOWER_SHARE, ERROR * UPPER_SHARE
-    weight, reach = pairs.weights[pairs.group], float(pairs.weights.max())
-    by_judge: Ends | None = None
+    whole, by_judge = pairs.value[pairs.of_all], None
     if pairs.labels is None:
-        difference = _compute_ends(pairs.value, weight, reach, errors, moves=pairs.moves)
+        difference = _compute_ends(whole, errors, moves=pairs.moves)
     else:
-        difference = _compute_labelled_ends(pairs, weight, reach, errors)
+        difference = _compute_labelled_ends(whole, pairs.labels, errors, moves=pairs.moves)
         halves = errors[0] / 2.0, errors[1] / 2.0  # the ends that are a part of those with labels
-        by_judge = _compute_ends(pairs.value, weight, reach, halves, moves=pairs.moves)
+        by_judge = _compute_ends(whole, halves, moves=pairs.moves)
 
-    def describe(rows: Flags, of_rows: Floats, most: float, found: Ends | None) -> GroupComparison:
-        value = pairs.value[rows]
-        known = ~np.isnan(value)
-        share = _compute_ends(
-            np.where(known, np.where(value >= 0.0, 1.0, -1.0), np.nan),
-            *(of_rows, most, (other, other)),
-            moves=pairs.moves,
-        )
+    def describe(value: Floats, found: Ends | None = None) -> GroupComparison:
+        signs = np.where(np.isnan(value), np.nan, np.where(value >= 0.0, 1.0, -1.0))
+        share = _compute_ends(signs, (other, other), moves=pairs.moves)
         if found is None:
-            found = _compute_ends(value, of_rows, most, (other, other), moves=pairs.moves)
-        counts = ((value > 0.0).sum(), (value == 0.0).sum(), (value < 0.0).sum(), (~known).sum())
+            found = _compute_ends(value, (other, other), moves=pairs.moves)
+        counts = ((value > 0.0).sum(), (value == 0.0).sum(), (value < 0.0).sum(), np.isnan(value).sum())
         estimate, low, high = ((1.0 + end) / 2.0 for end in share)
         return GroupComparison(len(value), found, (estimate, low, high), *map(int, counts))
 
-    classes = [pairs.group == group for group in range(n_groups if n_groups > 1 else 0)]
-    groups = (describe(rows, np.ones(rows.sum()), 1.0, None) if rows.any() else None for rows in classes)
-    everything = np.ones(len(weight), dtype=np.bool_)
-    return PairsComparison(describe(everything, weight, reach, difference), tuple(groups), by_judge)
+    classes = (pairs.value[pairs.group == group] for group in range(several))
+    groups = (describe(value) if len(value) else None for value in classes)
+    return PairsComparison(describe(whole, difference), tuple(groups), by_judge)
 
 
-def _compute_ends(
-    value: Floats, weight: Floats, reach: float, errors: tuple[float, float], *, moves: bool
-) -> Ends:
-    """Return the weighted mean of values in [-1, 1] with its ends; NaN counts as the worse case."""
+def _compute_ends(value: Floats, errors: tuple[float, float], *, moves: bool) -> Ends:
+    """Return the mean of values in [-1, 1] with its ends; NaN counts as the worse case."""
     known = ~np.isnan(value)
-    estimate = float(np.average(value[known], weights=weight[known])) if known.any() else 0.0
     worst, best = (np.where(known, value, missing) for missing in (-1.0, 1.0))
-    low = _lower(weight * worst, reach, errors[0], moves=moves)
-    high = -_lower(-weight * best, reach, errors[1], moves=moves)
-    return estimate, max(low, -1.0), min(high, 1.0)
+    low, high = _lower(worst, 1.0, errors[0], moves=moves), -_lower(-best, 1.0, errors[1], moves=moves)
+    return _mean(value[known]), max(low, -1.0), min(high, 1.0)
 
 
 def _compute_labelled_ends(
-    pairs: JudgedPairs, weight: Floats, reach: float, errors: tuple[float, float]
+    value: Floats, labels: Floats, errors: tuple[float, float], *, moves: bool
 ) -> Ends:
     """Return the difference by the judge plus the mean of (label - judge), each with half of the error."""
-    assert pairs.labels is not None
-    n, ends = len(pairs.labels), list[float]()
+    n, ends = len(labels), list[float]()
     for sign, error in ((1.0, errors[0]), (-1.0, errors[1])):
-        judged, labels = (
-            np.where(np.isnan(column), -1.0, sign * column) for column in (pairs.value, pairs.labels)
-        )
-        low = _lower(weight * judged, reach, error / 2.0, moves=pairs.moves)
-        gap = weight[:n] * (labels - judged[:n])
-        ends.append(sign * (low + _lower(gap, 2.0 * reach, error / 2.0, moves=pairs.moves)))
-    both = ~np.isnan(pairs.value[:n]) & ~np.isnan(pairs.labels)
-    gap = (pairs.labels - pairs.value[:n])[both]
-    known = ~np.isnan(pairs.value)
-    estimate = float(np.average(pairs.value[known], weights=weight[known])) if known.any() else 0.0
-    estimate += float(np.average(gap, weights=weight[:n][both])) if both.any() else 0.0
+        judged, labelled = (np.where(np.isnan(column), -1.0, sign * column) for column in (value, labels))
+        low = _lower(judged, 1.0, error / 2.0, moves=moves)
+        ends.append(sign * (low + _lower(labelled - judged[:n], 2.0, error / 2.0, moves=moves)))
+    gap = labels - value[:n]
+    estimate = _mean(value[~np.isnan(value)]) + _mean(gap[~np.isnan(gap)])
     return min(max(estimate, -1.0), 1.0), max(ends[0], -1.0), min(ends[1], 1.0)
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else 0.0
 
 
 def _lower(values: Floats, scale: float, error: float, *, moves: bool) -> float:
@@ -270,19 +297,18 @@ def forecast_more(pairs: JudgedPairs, margin: float, seed: int = 0) -> tuple[int
     Returns:
         The `RANGE` of the resamples, from 1 to `MOST_MORE`; None: the lower end of it is beyond that.
     """
-    reach = float(pairs.weights.max())
-    weight = np.concatenate([pairs.weights[pairs.group], [1.0, 1.0]])
-    value, n = np.concatenate([pairs.value, [1.0, -1.0]]), len(weight)
+    value = np.concatenate([pairs.value[pairs.of_all], [1.0, -1.0]])
+    n = len(value)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), RESAMPLES).T / n
     bets = confidence_sequences.BETS[:, np.newaxis]
     needed = np.full(RESAMPLES, float(MOST_MORE) + 1.0)
     shares = (LOWER_SHARE, 1.0), (UPPER_SHARE, -1.0)
     for share, sign in shares:
-        steps = weight * np.where(np.isnan(value), -1.0, sign * value) / reach
-        gains = np.log1p(bets * steps) - np.log1p(-sign * bets * margin / reach)
+        steps = np.where(np.isnan(value), -1.0, sign * value)
+        gains = np.log1p(bets * steps) - np.log1p(-sign * bets * margin)
         target = np.log(len(bets) / (ERROR * share))
         needed = np.minimum(needed, _count_rows(gains[:, :-2].sum(axis=1), gains @ counts, target))
-    low, high = np.quantile(needed, RANGE)
+    low, high = np.quantile(needed, RANGE) * (EVERY / (EVERY - 1) if pairs.n_groups > 1 else 1.0)
     return None if low > MOST_MORE else (max(int(low), 1), min(int(high), MOST_MORE))
 
 
