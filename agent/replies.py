@@ -441,6 +441,16 @@ class DriftState(Reply):
     warm_start_open: bool
 
 
+class GuardState(Reply):
+    """The guard, and how many classes of requests went back to its reference."""
+
+    reference: str
+    by: str
+    least: float
+    classes_back: int
+    since: Time | None = Field(description="When the newest of them went back; null for none.")
+
+
 class RouterState(Reply):
     """The configured router."""
 
@@ -474,5 +484,6 @@ class Policy(Summary):
     newest: Summary | None
     feedback: FeedbackState | None
     drift: DriftState | None
+    guard: GuardState | None = None
     reward: Annotated[RewardRule, BeforeValidator(_drop_unknown_fields)]
     router: RouterState | None

@@ -272,6 +272,11 @@ class _Budget(TypedDict, total=False):
     costs: dict[str, Annotated[float, Field(ge=0.0)]]
 
 
+class _Guard(TypedDict, total=False):
+    reference: str
+    share: Share
+
+
 class _StepRecords(TypedDict, total=False):
     """The records of steps that evaluations read; others may have any fields."""
 
@@ -280,6 +285,7 @@ class _StepRecords(TypedDict, total=False):
     incumbent: _Incumbent
     cache: _Cache
     budget: _Budget
+    guard: _Guard
 
 
 _STEPS = TypeAdapter(_StepRecords)

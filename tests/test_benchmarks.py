@@ -46,6 +46,7 @@ budget qa --questions 50 --orders 1
 checked_cascade --data . --seeds 1 --passes 1
 cluster_coverage --worlds 1
 estimators --rows 1000 --arms 2
+guard --runs 3 --weeks 2 --decisions 2000
 languages
 late_feedback learning --decisions 100 --seeds 1
 log --database sqlite --pairs 10 --rounds 1

@@ -133,6 +133,15 @@ class DecisionBudget(Reply):
     expected_costs: dict[str, float]
 
 
+class GuardRecord(Reply):
+    """The arm that the guard gave a share of the draw."""
+
+    reference: str
+    share: float = Field(
+        description="Least probability of this arm; 1: all but the floor, as the class went back."
+    )
+
+
 class DialRecord(Reply):
     """The cost weight that a request set for its draw."""
 
@@ -228,6 +237,7 @@ class DecisionRecord(Chosen):
         description="How much more each arm was expected to cost because its language model did not have "
         "the conversation in its cache; null if there was no such arm."
     )
+    guard: GuardRecord | None = Field(description="What the guard of a class did in the draw.")
     shadow: dict[str, float] | None
     canary: Share | None
     incumbent: IncumbentShare | None
@@ -574,7 +584,8 @@ def document(
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = rule.compute_reward(example)
     answer, answers = _answer(None if execution is None else execution.answer)
-    budget, misses, dial, incumbent = map(logged.steps.get, ("budget", "cache", "dial", "incumbent"))
+    names = ("budget", "cache", "dial", "guard", "incumbent")
+    budget, misses, dial, guard, incumbent = map(logged.steps.get, names)
     return construct(
         DecisionRecord,
         **describe_choice(logged, served, Finished(execution, ()) if execution else None, rule.cost),
@@ -599,6 +610,7 @@ def document(
         cache_misses=construct(CacheMissRecord, usd=dict(misses["usd"]), usd_weight=misses["usd_weight"])
         if misses
         else None,
+        guard=construct(GuardRecord, **guard) if guard else None,
         shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
         canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
         incumbent=construct(IncumbentShare, share=incumbent["share"], pmf=dict(incumbent["pmf"]))

@@ -171,6 +171,7 @@ def _state(replica: Replica) -> ScrapedState:
     state = ScrapedState(
         version=replica.versions.version,
         alarms=replica.versions.state.alarms.count,
+        classes_back=len(replica.versions.state.returned.falls),
         canaries={canary.version: canary.share for canary in replica.canaries},
         failed=_attempts(read_failures()),
     )

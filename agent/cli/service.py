@@ -304,6 +304,9 @@ def status(url: Url = URL, key: Key = None) -> None:
             about.add_row("promotion", Text(_describe_promotion(policy["promotion"])))
         for candidate in policy["canaries"]:
             about.add_row("canary", Text(describe_canary(candidate, len(policy["canaries"]))))
+        if guard := policy.get("guard"):
+            n = guard["classes_back"]
+            about.add_row("guard", f"{n} {'class' if n == 1 else 'classes'} back to {guard['reference']}")
         if policy.get("feedback"):
             about.add_row("feedback", Text(_feedback(policy["feedback"])))
         console.print(about)

@@ -42,6 +42,7 @@ from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.budget import Budget
 from armwise.feedback.drift import DriftSpec
+from armwise.feedback.guard import GuardSpec
 from armwise.feedback.log import locate_url, without_password
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule, Signal
@@ -123,6 +124,10 @@ class AppConfig(BaseModel):
     budget: Budget | None = Field(
         default=None,
         description="Ceiling on the mean cost of the requests that a policy decides.",
+    )
+    guard: GuardSpec | None = Field(
+        default=None,
+        description="What sends a class of requests back to one arm, if other arms give it worse answers.",
     )
     observations: Observations = Observations()
     sticky: Sticky = Field(
@@ -345,6 +350,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_named_arms(self) -> "AppConfig":
         named = [("fallback", self.fallback), ("baseline", self.baseline)]
+        named += [("guard.reference", self.guard.reference)] if self.guard is not None else []
         named += [("limits.arm_caps:", arm) for arm in self.limits.arm_caps]
         for setting, arm in named:
             if arm is not None and arm not in self.actions:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from armwise.agent.reporting import PALETTE
 from armwise.feedback.drift import Alarm
+from armwise.feedback.guard import Fall
 from armwise.feedback.log import Store
 from armwise.feedback.registry import LiveArms, arm_sets, promotions
 
@@ -17,15 +18,29 @@ def number_colours(store: Store) -> dict[str, int]:
 
 
 def list_changes(
-    live: Iterable[LiveArms], promoted: Iterable[promotions.Promotion], alarms: Iterable[Alarm]
+    live: Iterable[LiveArms],
+    promoted: Iterable[promotions.Promotion],
+    alarms: Iterable[Alarm],
+    falls: Iterable[Fall] = (),
+    *,
+    named: bool = True,
 ) -> list[tuple[float, str]]:
-    """Return the time and the sentence of each change, in order of time."""
+    """Return the time and the sentence of each change, in order of time.
+
+    Args:
+        live: Sets of arms.
+        promoted: Promotions, rollbacks and canaries.
+        alarms: Drift alarms.
+        falls: Classes of requests that a guard sent back.
+        named: Whether these are named, which callers of all projects have chosen.
+    """
     # arms that a version brought became live by its promotion, which has a sentence
     return sorted(
         [
             *((arm_set.at, _about_arms(arm_set)) for arm_set in live if arm_set.version is None),
             *((promotion.at, _about_promotion(promotion)) for promotion in promoted),
             *((alarm.at, _about_alarm(alarm)) for alarm in alarms),
+            *((fall.at, f"Guard: {fall.describe(named=named)}") for fall in falls),
         ]
     )
 

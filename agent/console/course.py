@@ -11,7 +11,7 @@ from armwise.agent.console.charts import draw_chart, draw_levels
 from armwise.agent.console.savings import POINTS, BaselineComparison
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.log import Store, listing
-from armwise.feedback.registry import arm_sets, promotions
+from armwise.feedback.registry import arm_sets, guards, promotions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.summary import LogSums, total
 
@@ -37,10 +37,16 @@ class Mark:
     what: str
 
 
-def read_marks(store: Store, rule: RewardRule, sums: LogSums) -> tuple[Mark, ...]:
-    """Return the newest changes, in order. Raises LogUnavailableError."""
+def read_marks(store: Store, rule: RewardRule, sums: LogSums, *, named: bool = True) -> tuple[Mark, ...]:
+    """Return the newest changes, in order; `named` as in `list_changes`. Raises LogUnavailableError."""
     live = arm_sets.history(store)
-    changes = list_changes(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))
+    changes = list_changes(
+        live[1:],
+        promotions.newest(store, MARKS),
+        newest_alarms(store, MARKS, rule.join),
+        guards.newest_falls(store, MARKS),
+        named=named,
+    )
     changes = changes[-MARKS:]
     positions = listing.positions_at(store, [at for at, _ in changes])
     found = zip(changes, positions, strict=True)

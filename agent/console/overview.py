@@ -39,7 +39,7 @@ async def overview(
     request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
 ) -> Response:
     """What the service saves, at which quality, and what goes where."""
-    values = await asyncio.to_thread(_read, replica, marked="read" in caller.scopes)
+    values = await asyncio.to_thread(_read, replica, marked="read" in caller.scopes, named=caller.sees_all)
     routing = await _group(request, replica, caller, by)
     return page(request, "overview.html", **values, routing=routing, command=write_command(request))
 
@@ -72,12 +72,12 @@ def write_command(request: Request) -> str:
     return shlex.join(["armwise", "ask", question, "--url", find_address(request)])
 
 
-def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
+def _read(replica: Replica, *, marked: bool, named: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
     known = read_summary(store)
     found = known or ServiceSummary()
     comparison, total, live = found.comparison, found.total, tuple(config.actions)
-    marks = read_marks(store, config.reward, found.sums) if marked else ()
+    marks = read_marks(store, config.reward, found.sums, named=named) if marked else ()
     colours = number_colours(store)
     waiting = savings.state_waiting(
         comparison,

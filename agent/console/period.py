@@ -27,7 +27,7 @@ from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
-from armwise.feedback.registry import arm_sets, evaluations, promotions, runs
+from armwise.feedback.registry import arm_sets, evaluations, guards, promotions, runs
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, any_elsewhere, read_decisions
 from armwise.feedback.training_log import settled
@@ -142,6 +142,7 @@ def read_period(store: Store, config: AppConfig, since: float, until: float, on_
         arm_sets.history(store)[1:],
         promotions.newest(store, NEWEST),
         newest_alarms(store, NEWEST, config.reward.join),
+        guards.newest_falls(store, NEWEST),
     )
     return _build(
         traffic,

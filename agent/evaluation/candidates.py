@@ -29,7 +29,7 @@ from armwise.agent.policies import (
 )
 from armwise.agent.routers import RouterError, Stage
 from armwise.agent.spec import lines
-from armwise.agent.turn import load_built_in, weigh_arms
+from armwise.agent.turn import bind, load_built_in, weigh_arms
 from armwise.arms.models import ModelNotFoundError, build_embedder
 from armwise.feedback.arrays import Floats
 from armwise.feedback.budget import Budget, Pacer
@@ -308,6 +308,8 @@ class PolicyCandidate(Candidate):
             asked = [self._ask(*row) for row in several]
             found = sampling.follow(self.policy, [step for step, _ in asked])
             for (example, _, _), (step, reason), p in zip(several, asked, found, strict=True):
+                if p is not None:
+                    p = bind(p, example.decision, step.arms, step.floor)
                 if self.pacer is not None and example.decision.policy != LABELS:
                     self._pay(self.pacer, example, step.arms, p)
                 yield reason if p is None else p

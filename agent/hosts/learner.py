@@ -106,6 +106,7 @@ class Learning:
             self._clock,
             drift=config.drift,
             budget=config.budget,
+            guard=config.guard,
             token_prices=config.token_prices,
             backbones=config.backbones,
             keep_texts_days=config.privacy.keep_texts_days,

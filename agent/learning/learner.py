@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from armwise.agent.learning.guard import GuardKeeper
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.learning.restore import load_checkpoint, resume_point
 from armwise.agent.learning.router_scores import MOST, score_unscored
@@ -27,8 +28,9 @@ from armwise.feedback.budget import Budget, Pacer, Price
 from armwise.feedback.drift import Change, DriftSpec, Watch
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Example
+from armwise.feedback.guard import GuardSpec
 from armwise.feedback.log import Store, erasures
-from armwise.feedback.registry import Version, prices, versions
+from armwise.feedback.registry import Version, guards, prices, versions
 from armwise.feedback.reward import TokenPrices
 from armwise.feedback.training_log import (
     Joiner,
@@ -70,6 +72,7 @@ class Learner:
         backbones: Encoders by name, for the router of the recipe.
         keep_texts_days: Age in days at which texts are erased, some in each step; None: never.
         token_prices: Current prices of tokens, for the budget.
+        guard: The guard whose classes it watches; None: the classes of earlier guards are free.
 
     Attributes:
         recipe: The recipe that it learns.
@@ -92,6 +95,7 @@ class Learner:
         backbones: Mapping[str, Backbone] | None = None,
         keep_texts_days: float | None = None,
         token_prices: TokenPrices | None = None,
+        guard: GuardSpec | None = None,
     ) -> None:
         self._keep_texts_days = keep_texts_days
         self.recipe = recipe
@@ -115,6 +119,10 @@ class Learner:
         self._watch: Watch | None = None
         if drift is not None:
             self._watch = Watch(store, self._rule, recipe.digest, epoch, self.learned, clock)
+        guards.lift(store, epoch, None if guard is None else guard.name(self._rule.join), clock())
+        self._guard: GuardKeeper | None = None
+        if guard is not None:
+            self._guard = GuardKeeper(store, self._rule, guard, epoch, self.learned, clock)
 
     @property
     def learned(self) -> int:
@@ -172,6 +180,8 @@ class Learner:
             self._known = upto
         if self._watch:
             self._watch.report()
+        if self._guard:
+            self._guard.report()
         learning = self._joiner.left > 0 or upto < position.examples_seq
         self.behind = learning
         if learning:
@@ -188,6 +198,7 @@ class Learner:
     def _watch_examples(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yield examples and watch for drift; raise an alarm at each one that the policy restarts at."""
         n_restarts = len(list_restarts(self._policy))
+        examples = self._guard.over(examples) if self._guard else examples
         for example in self._watch.over(examples) if self._watch else examples:
             yield example
             for restart in list_restarts(self._policy)[n_restarts:]:

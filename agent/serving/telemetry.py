@@ -62,6 +62,7 @@ class ScrapedState:
         rewards: Number and sum of the rewards of the last hour's decisions, by arm.
         canaries: Share of each canary in the decisions that it takes part in, by version.
         failed: Failures in a row of each background task.
+        classes_back: Classes of requests that went back to the guard's reference.
     """
 
     lag: training_log_lag.Lag | None = None
@@ -71,6 +72,7 @@ class ScrapedState:
     rewards: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     canaries: Mapping[int, float] = field(default_factory=dict)
     failed: Mapping[Work, int] = field(default_factory=dict)
+    classes_back: int = 0
 
 
 class Telemetry:
@@ -295,6 +297,7 @@ GAUGES = {
     "armwise_examples_seq": "Examples that the served version has learned.",
     "armwise_policy_version": "The version that is served.",
     "armwise_drift_alarms": "Changes of the world that were noticed.",
+    "armwise_guard_classes_back": "Classes of requests that went back to the guard's reference.",
 }
 """Gauges of the log and the learner."""
 
@@ -343,6 +346,7 @@ class _LogGauges(Collector):
             "armwise_examples_seq": version.examples_seq if version else 0,
             "armwise_policy_version": version.version if version else 0,
             "armwise_drift_alarms": state.alarms,
+            "armwise_guard_classes_back": state.classes_back,
         }
         if lag is not None:
             gauges |= {

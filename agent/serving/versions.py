@@ -20,8 +20,17 @@ from armwise.agent.serving.router_scores import RouterScorer, Scorers
 from armwise.agent.turn import Canary
 from armwise.feedback.budget import Price
 from armwise.feedback.drift import Alarms, read_alarms
+from armwise.feedback.guard import Returned
 from armwise.feedback.log import Store
-from armwise.feedback.registry import ActivePolicy, Version, active_policy, prices, promotions, versions
+from armwise.feedback.registry import (
+    ActivePolicy,
+    Version,
+    active_policy,
+    guards,
+    prices,
+    promotions,
+    versions,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +55,7 @@ class ReplicaState:
         canaries: The candidates that take a share and could be loaded.
         alarms: Drift alarms; none where drift is not watched.
         price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
+        returned: Classes of requests that the guard has sent back to its reference.
     """
 
     served: ServedVersion | None
@@ -53,6 +63,7 @@ class ReplicaState:
     canaries: tuple[Canary, ...] = ()
     alarms: Alarms = field(default_factory=Alarms)
     price: Price | None = None
+    returned: Returned = field(default_factory=Returned)
 
     @property
     def follows(self) -> bool:
@@ -156,7 +167,11 @@ class Versions:
         canaries = tuple(canary for _, canary in self._canaries.values() if canary is not None)
         alarms = Alarms() if drift is None else read_alarms(self._store, self._config.reward.join, active)
         price = None if budget is None else prices.latest(self._store, budget)
-        return ReplicaState(loaded or served, active, canaries, alarms, price)
+        guard = self._config.guard
+        returned = Returned()
+        if guard is not None:
+            returned = guards.read_returned(self._store, guard.name(self._config.reward.join))
+        return ReplicaState(loaded or served, active, canaries, alarms, price, returned)
 
     def _find_pin(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds, if its version can be built here."""

@@ -34,6 +34,11 @@ class Operation(StrEnum):
     """A key was disabled, whose public id is in `once`."""
     PRICE = "price"
     """The price of a budget, its subject, moved."""
+    GUARD = "guard"
+    """State of a guard, its subject."""
+    FALL = "fall"
+    """A class of requests went back to the reference of a guard, its subject; or all of its classes were
+    freed."""
     ERASURE = "erasure"
     """Texts were erased; its subject is a keyed hash of whose, until turns that were under way have ended."""
     RETENTION = "retention"

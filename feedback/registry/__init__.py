@@ -1,6 +1,6 @@
 """Operational facts: versions, promotions, live arms, evaluations, runs."""
 
-from . import arm_sets, evaluations, jobs, keys, prices, promotions, routers, runs, usage, versions
+from . import arm_sets, evaluations, guards, jobs, keys, prices, promotions, routers, runs, usage, versions
 from .arm_sets import ArmSet, LiveArms
 from .evaluations import EvaluationRow
 from .keys import KeyLimits, KeySettings
@@ -20,6 +20,7 @@ __all__ = [
     "active_policy",
     "arm_sets",
     "evaluations",
+    "guards",
     "jobs",
     "keys",
     "prices",

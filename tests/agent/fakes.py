@@ -402,8 +402,8 @@ class Service:
         self._store.close()
 
     def _learner(self, recipe: Recipe) -> Learner:
-        arms, budget = list(self.config.actions), self.config.budget
-        return Learner(self._store, recipe, arms, self._epoch, self.clock, budget=budget)
+        arms, budget, guard = list(self.config.actions), self.config.budget, self.config.guard
+        return Learner(self._store, recipe, arms, self._epoch, self.clock, budget=budget, guard=guard)
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -117,6 +117,7 @@ SUBJECTS = {
             "sticky",
             "steps",
             "drift",
+            "guard",
             "gate",
             "tap",
         ),

@@ -28,6 +28,7 @@ from armwise.agent.replies import (
     CanaryState,
     DriftState,
     FeedbackState,
+    GuardState,
     Policy,
     PromotionState,
     Reply,
@@ -110,7 +111,7 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
     config, n_arms = replica.config, len(replica.config.actions)
     router_info = None if replica.versions.scorer is None else replica.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
-    pin, promotion = active.pin, active.promotion
+    pin, promotion, falls = active.pin, active.promotion, replica.versions.state.returned.falls
     reply = construct(
         Policy,
         **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
@@ -155,6 +156,16 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
         if config.drift is None
         else _drift(
             replica.versions.state.alarms, replica.compute_floor(n_arms), raised=replica.raised is not None
+        ),
+        guard=None
+        if config.guard is None
+        else construct(
+            GuardState,
+            reference=config.guard.reference,
+            by=config.guard.by,
+            least=config.guard.least,
+            classes_back=len(falls),
+            since=falls[-1].at if falls else None,
         ),
         reward=config.reward,
         router=None

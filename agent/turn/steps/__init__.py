@@ -14,7 +14,7 @@ import numpy as np
 
 from armwise.agent.policies import Policy, PolicyError, compute_served_distribution, sampling
 from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
-from armwise.feedback.events import Context
+from armwise.feedback.events import Context, Decision
 
 BUILT_IN = {
     "groups": "groups:GroupStep",
@@ -25,6 +25,7 @@ BUILT_IN = {
     "budget": "budget:BudgetStep",
     "cache": "cache:CacheStep",
     "dial": "dial:DialStep",
+    "guard": "guard:GuardStep",
     "checks": "checks:CheckStep",
     "signals": "signals:Signals",
     "second_answers": "second_answers:SecondAnswers",
@@ -43,6 +44,7 @@ __all__ = [
     "StepError",
     "StepRecord",
     "TurnStep",
+    "bind",
     "compute_distribution",
     "load_built_in",
     "weigh_arms",
@@ -65,6 +67,22 @@ def weigh_arms(
         if step.name in records and (weights := step.weigh(records[step.name], arms)):
             total = [a + b for a, b in zip(total, weights, strict=True)] if total else weights
     return total
+
+
+def bind(p: Array, decision: Decision, arms: Sequence[str], floor: float) -> Array:
+    """Return the distribution of another policy, changed by the steps that bind every policy.
+
+    Args:
+        p: The distribution, floor mixed in, shape (n_arms,).
+        decision: A logged decision, with the records of its steps.
+        arms: The arms that it is over.
+        floor: Least probability of an arm.
+    """
+    for step in load_built_in() if decision.steps else ():
+        if step.binds_all and step.name in decision.steps:
+            draw = DrawInputs(decision.context, arms, floor, (), {}.__getitem__)
+            p = step.distribute(dict(decision.steps[step.name]), draw, p)
+    return p
 
 
 def compute_distribution(

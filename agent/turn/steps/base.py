@@ -138,12 +138,15 @@ class TurnStep:
         name: Name of the step, under which `Decision.steps` has its record.
         is_for_any_turn: Whether `plan` is called even if the arm is certain before the draw: named by the
             caller, or kept by the conversation.
+        binds_all: Whether it changes a draw whichever policy decides, so that a replay has it change the
+            distributions of candidates as well.
         is_last: Whether a built-in step comes after a service's own steps: it looks at what they have left.
     """
 
     name: ClassVar[str]
     is_for_any_turn: ClassVar[bool] = False
     is_last: ClassVar[bool] = False
+    binds_all: ClassVar[bool] = False
 
     @classmethod
     def build(cls, service: Any) -> Self | None:

@@ -100,6 +100,7 @@ def test_a_learner_gets_all_that_the_configuration_says_of_learning(
         "privacy": {"keep_texts_days": 30.0},
         "budget": {"steps_per_request": 1.5},
         "drift": {"exploration": 0.1},
+        "guard": {"reference": "bm25"},
     }
     config = parse({**CONFIG, **own, "llm": priced, "log_url": config.database_url})
     clock = SteadyClock()
@@ -113,6 +114,7 @@ def test_a_learner_gets_all_that_the_configuration_says_of_learning(
     assert options == {
         "drift": config.drift,
         "budget": config.budget,
+        "guard": config.guard,
         "token_prices": {"default": (2.0, 0.0, 2.0)},
         "backbones": config.backbones,
         "keep_texts_days": 30.0,

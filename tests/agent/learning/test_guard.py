@@ -1,0 +1,139 @@
+"""A guard sees each rated answer once, whoever learns, and writes what it decides once."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.learning import guard as keeping
+from armwise.agent.learning.guard import GuardKeeper
+from armwise.feedback import guard as watching
+from armwise.feedback.errors import SupersededError
+from armwise.feedback.events import INCUMBENT, LABELS, Context, Decision, Execution, Feedback, Mode
+from armwise.feedback.guard import GuardSpec
+from armwise.feedback.log import Store
+from armwise.feedback.registry import guards
+from armwise.feedback.training_log import read_learned_examples, take_epoch
+from tests.agent.asking import join
+from tests.agent.fakes import CONFIG
+from tests.feedback.conftest import execution
+
+ARMS = ("none", "bm25", "dense")
+SPEC = GuardSpec(reference="dense", by="task", share=0.3)
+
+
+def turn(number: int, task: str, drawn: str, thumb: float, **changes: Any) -> list[Any]:
+    context = Context("q", {f"task={task}": 1.0})
+    name = f"d-{number}"
+    p = {"none": 0.6, "bm25": 0.1, "dense": 0.3}
+    made = Decision(name, context, ARMS, tuple(p.values()), drawn, "uniform", 1, decided_at=float(number))
+    made = replace(made, deadline=float(number) + 60.0, **changes)
+    rated = Feedback(f"f-{number}", name, "thumb", thumb, float(number))
+    return [made, execution(name), rated]
+
+
+def facts(n: int) -> Iterator[Any]:
+    """Yield turns in which taxes are bad, but for the reference."""
+    rng = np.random.default_rng(2)
+    for number in range(1, n + 1):
+        task, drawn = ("tax", "code")[number % 2], ARMS[rng.choice(3, p=(0.6, 0.1, 0.3))]
+        yield from turn(number, task, drawn, 1.0 if task == "code" or drawn == "dense" else -1.0)
+
+
+@contextmanager
+def a_log(path: Path) -> Iterator[tuple[Store, AppConfig]]:
+    config = parse({**CONFIG, "log_url": f"sqlite:///{path}.db"})
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        yield store, config
+
+
+def follow(keeper: GuardKeeper, store: Store, config: AppConfig, after: int, upto: int) -> None:
+    for _ in keeper.over(read_learned_examples(store, config.reward, None, after, upto)):
+        keeper.report()
+
+
+def test_a_keeper_that_is_restarted_decides_what_one_that_ran_through_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "ERROR", 2.0)
+    monkeypatch.setattr(watching, "EARLY", 5)
+    monkeypatch.setattr(keeping, "EVERY", 7)
+    found = []
+    for stops in ([0, 210], [0, 43, 57, 61, 133, 210]):
+        with a_log(tmp_path / str(len(stops))) as (store, config):
+            epoch, name = take_epoch(store, "test", 0.0), SPEC.name(config.reward.join)
+            keeper = GuardKeeper(store, config.reward, SPEC, epoch, 0, lambda: 1e4)
+            keeper.report()
+            store.append([*facts(210)])
+            join(store, config)
+            epoch = take_epoch(store, "test", 0.0)
+            for after, upto in pairwise(stops):
+                keeper = GuardKeeper(store, config.reward, SPEC, epoch, after, lambda: 1e4)
+                follow(keeper, store, config, after, upto)
+                follow(keeper, store, config, max(0, upto - 30), upto)  # as another recipe may learn again
+            found.append((guards.read_state(store, name), guards.read_returned(store, name)))
+    assert found[0] == found[1]
+    ((fall,), state) = found[0][1].falls, found[0][0]
+    assert (fall.name, fall.at) == ("tax", fall.example_seq + 60.0)
+    assert state is not None
+    assert sum(one[0] for one in state["classes"].values()) == (state["seq"] + 1) // 2 + fall.rated
+
+
+def test_a_new_guard_begins_at_the_end_of_the_log(tmp_path: Path) -> None:
+    with a_log(tmp_path / "log") as (store, config):
+        store.append([*facts(30)])
+        join(store, config)
+        epoch = take_epoch(store, "test", 0.0)
+        keeper = GuardKeeper(store, config.reward, SPEC, epoch, 0)
+        follow(keeper, store, config, 0, 30)
+        state = guards.read_state(store, SPEC.name(config.reward.join))
+        assert state is not None
+        assert (state["since"], state["seq"], state["classes"]) == (30, 30, {})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": LABELS},
+        {"policy": INCUMBENT},
+        {"mode": Mode.GREEDY},
+        {"arms": ("bm25",), "probabilities": (0.1,)},
+        {"arms": ("none", "bm25"), "probabilities": (0.9, 0.1)},
+        {"probabilities": ()},
+        {"erased": True},
+    ],
+    ids=str,
+)
+def test_a_decision_that_was_not_drawn_here_beside_the_reference_says_nothing(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with a_log(tmp_path / "log") as (store, config):
+        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0)
+        made, ran, rated = turn(1, "tax", "bm25", 1.0)
+        assert isinstance(made, Decision)
+        assert isinstance(ran, Execution)
+        for seq, one in ((1, made), (2, replace(made, **changes))):
+            keeper.see(keeping.Example(seq, one, ran.cost, {"thumb": rated.value}))
+        keeper.see(keeping.Example(3, made, ran.cost, {}))
+        keeper.report()
+        state = guards.read_state(store, SPEC.name(config.reward.join))
+        assert state is not None
+        (watched,) = state["classes"].values()
+        assert watched[0] == 1
+
+
+def test_a_superseded_learner_sends_no_class_back(tmp_path: Path) -> None:
+    with a_log(tmp_path / "log") as (store, config):
+        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "old", 0.0), 0)
+        take_epoch(store, "new", 0.0)
+        with pytest.raises(SupersededError):
+            keeper.report()
+        with pytest.raises(SupersededError):
+            guards.publish(store, 1, "one", {"since": 0}, (), 0.0)
+        assert guards.read_state(store, "one") is None

@@ -1,0 +1,170 @@
+"""A class goes back once its fall is certain; a class that does not fall hardly ever does."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from armwise.feedback.guard import (
+    BETS,
+    ERROR,
+    MOST_CLASSES,
+    OTHERS,
+    Fall,
+    Guard,
+    GuardSpec,
+    Returned,
+    WatchedClass,
+    make_key,
+)
+
+SPEC = GuardSpec(reference="large")
+
+
+def play(
+    guard: Guard, rng: np.random.Generator, n: int, right: tuple[float, float], name: str = "tax"
+) -> tuple[int, Fall] | None:
+    """Return after how many answers a class goes back; `right` of what is served, and of the reference."""
+    for row in range(1, n + 1):
+        drawn = bool(rng.random() < SPEC.share)
+        quality = float(rng.random() < right[drawn])
+        fall = guard.see(name, SPEC.share, drawn=drawn, quality=quality, example_seq=row, at=float(row))
+        if fall is not None:
+            return row, fall
+    return None
+
+
+@given(
+    share=st.floats(0.02, 0.45),
+    reference=st.floats(0.06, 1.0),
+    lost=st.floats(-0.5, 0.05),
+    mean=st.floats(0.01, 0.99),
+)
+def test_no_bet_gains_on_average_while_a_class_loses_no_more_than_is_accepted(
+    share: float, reference: float, lost: float, mean: float
+) -> None:
+    before = WatchedClass(10_000, np.ones(len(BETS)), reference=(mean, 1.0))
+    stake = WatchedClass(10_000)
+    stake.see(share, drawn=False, quality=0.5, limit=0.05)
+    others = min(1.0, reference - lost)
+    lost = reference - others
+    expected = np.zeros(len(BETS))
+    for drawn, right in product((True, False), repeat=2):
+        chance = reference if drawn else others
+        probability = (share if drawn else 1.0 - share) * (chance if right else 1.0 - chance)
+        after = replace(before, capital=before.capital.copy())
+        after.see(share, drawn=drawn, quality=float(right), limit=0.05)
+        assert (after.capital > 0.0).all()
+        expected += probability * after.capital
+    placed = 200.0 / (10_200.0 * 10_201.0)
+    fair = (1.0 + placed) * (1.0 + BETS * lost) / (1.0 + BETS * 0.05)
+    assert expected == pytest.approx(fair, rel=1e-9)
+    assert (expected <= (1.0 + placed) * (1.0 + 1e-9)).all()
+
+
+def test_the_whole_stake_of_all_classes_is_the_error() -> None:
+    rows = np.arange(1_000_000.0)
+    assert (200.0 / ((rows + 200.0) * (rows + 201.0))).sum() == pytest.approx(1.0, abs=1e-3)
+    one = WatchedClass(capital=np.full(len(BETS), MOST_CLASSES / ERROR))
+    assert one.see(0.1, drawn=False, quality=0.0, limit=0.05)
+    one = WatchedClass(capital=np.full(len(BETS), 0.9 * MOST_CLASSES / ERROR))
+    assert not one.see(0.1, drawn=False, quality=1.0, limit=0.05)
+
+
+@pytest.mark.parametrize("late", [0, 2000])
+def test_a_class_that_falls_by_15_points_goes_back_whenever_it_falls(late: int) -> None:
+    rows = []
+    for seed in range(5):
+        guard, rng = Guard(SPEC), np.random.default_rng(seed)
+        assert play(guard, rng, late, (0.94, 0.94)) is None
+        found = play(guard, rng, 12_000, (0.79, 0.94))
+        assert found is not None
+        row, fall = found
+        rows.append(row)
+        assert (fall.key, fall.name, fall.reference) == (make_key("tax"), "tax", "large")
+        assert fall.rated == late + row
+        assert (fall.example_seq, fall.at) == (row, float(row))
+        assert 70 < fall.points < 86
+        assert 88 < fall.reference_points <= 100
+        assert guard.back == {fall.key}
+        assert play(guard, rng, 500, (0.0, 1.0)) is None, "it is back, and watched no more"
+    assert np.median(rows) < (2_500 if not late else 4_500)
+
+
+@pytest.mark.parametrize("right", [(0.94, 0.94), (0.89, 0.94), (0.5, 0.5), (0.99, 0.6)])
+def test_a_class_that_does_not_fall_stays(right: tuple[float, float]) -> None:
+    assert [play(Guard(SPEC), np.random.default_rng(seed), 3_000, right) for seed in range(6)] == [None] * 6
+
+
+def test_a_class_stays_where_all_arms_become_worse_together() -> None:
+    guard, rng = Guard(SPEC), np.random.default_rng(0)
+    for right in (0.95, 0.6, 0.9, 0.3, 0.8):
+        assert play(guard, rng, 1_500, (right, right)) is None
+
+
+def test_answers_that_could_not_be_compared_change_nothing() -> None:
+    guard = Guard(SPEC)
+    for share in (0.0, 0.5, 0.98, 1.0):
+        assert guard.see("tax", share, drawn=share > 0.0, quality=0.0) is None
+    assert not guard.classes
+
+
+def test_a_guard_that_is_read_again_goes_on_as_one_that_ran_through() -> None:
+    whole, rng = Guard(SPEC), np.random.default_rng(4)
+    assert play(whole, rng, 700, (0.7, 0.9)) is None
+    guard = Guard.from_document(SPEC, whole.document())
+    assert guard.document() == whole.document()
+    one, other = (play(each, np.random.default_rng(5), 9_000, (0.7, 0.9)) for each in (whole, guard))
+    assert one == other != None  # noqa: E711 - neither is None
+    assert Guard.from_document(SPEC, whole.document()).back == whole.back
+
+
+def test_classes_beyond_the_places_are_watched_and_go_back_together() -> None:
+    guard, rng = Guard(SPEC), np.random.default_rng(6)
+    for number in range(MOST_CLASSES + 10):
+        play(guard, rng, 5, (1.0, 1.0), f"class {number}")
+    assert len(guard.classes) == MOST_CLASSES
+    found = play(guard, rng, 9_000, (0.4, 1.0), "class 24")
+    assert found is not None
+    fall = found[1]
+    assert (fall.key, fall.name) == (OTHERS, None)
+    returned = Returned((fall,))
+    assert [returned.has(name) for name in ("class 24", "never seen", "class 3", "class 18")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not Returned().has("class 24")
+
+
+def test_a_fall_says_what_fell_to_those_who_may_see_it() -> None:
+    fall = Fall(make_key("tax"), "tax", "large", 79.4, 93.6, 812, 9, 1.0)
+    assert str(fall) == (
+        "Class 'tax' went back to large: rated answers of other arms got 79 of 100 points, "
+        "and large's answers got 94."
+    )
+    assert "tax" not in fall.describe(named=False)
+    assert str(replace(fall, name="")).startswith("Requests without a class went back")
+    assert str(replace(fall, name=None)).startswith("All other classes went back")
+
+
+def test_a_guard_with_other_settings_is_another_one_and_its_share_may_change() -> None:
+    name = SPEC.name("join")
+    assert GuardSpec(reference="large", share=0.2).name("join") == name
+    others = [GuardSpec(reference="small"), GuardSpec(reference="large", by="task")]
+    others.append(GuardSpec(reference="large", least=-6))
+    assert name not in [other.name("join") for other in others] + [SPEC.name("other join")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"least": 0}, {"least": -51}, {"least": float("nan")}, {"share": 0.5}, {"share": 0}, {"by": "a=b"}],
+)
+def test_settings_that_guard_nothing_are_refused(wrong: dict[str, object]) -> None:
+    named = {"reference": "large"} if wrong else {}
+    with pytest.raises(ValueError, match="validation error"):
+        GuardSpec.model_validate(named | wrong)
