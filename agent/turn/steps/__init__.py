@@ -80,7 +80,7 @@ def bind(p: Array, decision: Decision, arms: Sequence[str], floor: float) -> Arr
     """
     for step in load_built_in() if decision.steps else ():
         if step.binds_all and step.name in decision.steps:
-            draw = DrawInputs(decision.context, arms, floor, (), {}.__getitem__)
+            draw = DrawInputs(decision.context, arms, floor, (), dict[int, Policy]().__getitem__)
             p = step.distribute(dict(decision.steps[step.name]), draw, p)
     return p
 
