@@ -24,7 +24,6 @@ import typer
 from gate import LIFT, draws, greedy
 from rich.progress import track
 
-from armwise.agent.config import KEPT_FLOOR
 from armwise.agent.lab.warmstart.canary import (
     FIRST_LOOK,
     LOOK_FACTOR,
@@ -34,6 +33,7 @@ from armwise.agent.lab.warmstart.canary import (
     next_step,
 )
 from armwise.agent.policies import Exploration
+from armwise.agent.policies.sampling import count_share
 from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import GateSpec, Verdict, judge
@@ -92,14 +92,12 @@ class Course:
     Attributes:
         world: Where it decides.
         rng: Source of questions, draws and rewards.
-        automatic: Whether it has a share; the floor alone explores for it otherwise.
         n: Decisions so far.
         cost: Reward that its share has cost so far.
     """
 
     world: World
     rng: np.random.Generator
-    automatic: bool = True
     n: int = 0
     cost: float = 0.0
     p_log: list[Floats] = field(default_factory=list)
@@ -111,7 +109,7 @@ class Course:
     def decide(self, rows: int, share: float) -> None:
         """Make decisions in a row, under one share."""
         moved = self.rng.random(rows) < self.world.moved
-        floor = FLOOR * (KEPT_FLOOR if self.automatic else 1.0)
+        floor = count_share(FLOOR, 4, share)
         live, candidate = greedy(np.zeros(rows, np.int64), 4, floor), greedy(moved.astype(np.int64), 4, floor)
         p_log = (1.0 - share) * live + share * candidate
         drawn = draws(p_log, self.rng)
@@ -154,7 +152,7 @@ def run(
     world: World, rng: np.random.Generator, length: int, *, automatic: bool = True
 ) -> tuple[str, int, float]:
     """Return how a canary ends (`promote`, `end` or `wait`), after how many decisions, and at which cost."""
-    course = Course(world, rng, automatic)
+    course = Course(world, rng)
     first = first_share(Exploration(FLOOR * len(ARMS)), len(ARMS))
     share, look = first if automatic else 0.0, FIRST_LOOK
     while course.n < length:

@@ -27,12 +27,11 @@ from .sections import (
     Scope,
     StepSpec,
 )
-from .warm_start import KEPT_FLOOR, WarmStartSpec
+from .warm_start import WarmStartSpec
 
 __all__ = [
     "DIALS",
     "HOME_REMEDY",
-    "KEPT_FLOOR",
     "PRICE_REMEDY",
     "TAKEN_NAMES",
     "AppConfig",

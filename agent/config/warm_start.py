@@ -231,10 +231,6 @@ class RouterPlan(RouterSpec):
     )
 
 
-KEPT_FLOOR = 0.25
-"""Factor of the floor in decisions with an automatic canary."""
-
-
 class WarmStartSpec(Schedule):
     """Warm starts: when they run, which labels they use, and whether they may promote."""
 

@@ -130,6 +130,9 @@ class Exploration:
         return self.share / n_arms if self.floor is None else lower_floor(self.floor, n_arms)
 
 
+KEPT_FLOOR = 0.25
+"""Part of the floor that is kept however large the share of a canary is."""
+
 TEMPERATURE = 0.1
 """Reward that shifts the odds of two arms by e, where a policy gives no scores to subtract a penalty from."""
 
@@ -234,6 +237,18 @@ def mix_canary(
     [0.7, 0.3]
     """
     return (1.0 - share) * live + share * candidate
+
+
+def count_share(floor: float, n_arms: int, share: float) -> float:
+    """Return the floor where a canary has a share of the traffic, which counts as exploration.
+
+    Its draws decide whether it is promoted, and those of the floor hardly do: they make way for it, but for a
+    part that lets other policies be evaluated as well.
+
+    >>> count_share(0.02, 4, 0.04), count_share(0.02, 4, 0.5)
+    (0.01, 0.005)
+    """
+    return max(KEPT_FLOOR * floor, floor - share / n_arms)
 
 
 def lower_floor(floor: float, n_arms: int) -> float:

@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from armwise.agent.config import KEPT_FLOOR, AppConfig
+from armwise.agent.config import AppConfig
 from armwise.agent.learning import (
     PolicyHistory,
     Recipe,
@@ -194,11 +194,10 @@ class Versions:
     def _canary_for(self, promotion: promotions.Promotion) -> Canary | None:
         """Return a canary, None if it cannot be loaded; a lost checkpoint is relearned once per promotion."""
         seq, canary = self._canaries.get(promotion.version, (0, None))
-        kept_floor = KEPT_FLOOR if promotion.automatic else 1.0
         if canary is not None and seq == promotion.seq:
             return canary
         if canary is not None:
-            return replace(canary, share=promotion.share, kept_floor=kept_floor)
+            return replace(canary, share=promotion.share)
         first, version = seq != promotion.seq, versions.find(self._store, promotion.version)
         assert version is not None  # a promotion names a version that was published
         try:
@@ -207,7 +206,7 @@ class Versions:
             if first:
                 logger.warning("%s; this candidate gets no traffic, although it was given a share", error)
             return None
-        return Canary(policy, version.version, promotion.share, scorer, kept_floor)
+        return Canary(policy, version.version, promotion.share, scorer)
 
     def _load(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
         """Return a version with its policy, None if it cannot be loaded, which is logged once.

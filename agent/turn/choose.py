@@ -196,7 +196,7 @@ class Decider:
         serving = draft.serving
         policies = {serving.version: serving.policy, **{c.version: c.policy for c in serving.canaries}}
         while True:
-            for name in ("mode", "policy", "version", "draw_id", "kept_arm", "kept_floor"):
+            for name in ("mode", "policy", "version", "draw_id", "kept_arm"):
                 setattr(draft, name, getattr(before, name))  # what steps may have planned
             draft.records = dict(before.records)
             for step in self.steps:

@@ -46,14 +46,12 @@ class Canary:
         version: Number of its version.
         share: Weight in the mixture with the served policy, in (0, 1).
         scorer: Router of the candidate, whose scores replace those of the served router.
-        kept_floor: Factor of the floor in decisions that it takes part in, in [0, 1].
     """
 
     policy: Policy
     version: int
     share: float
     scorer: ArmScorer | None = None
-    kept_floor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@
                                  | ^  `--(it is worse, or gains next to nothing)--> ended
                                  `-'  the share grows as the largest possible loss shrinks
 
-The candidate's draws replace most of the uniform exploration of the floor: in a decision in which it takes
-part, a quarter of the floor is kept, and its share is the rest. The share s grows with the lower bound of its
-gain over the active policy, so that s times the largest possible loss never exceeds its initial value. The
-served policy includes the canary, so its gain over the served policy is (1 - s) times that over the active
-policy. All bounds are anytime-valid, so that they may be checked repeatedly. If there is more than one
-candidate they take turns, decision by decision, and together explore as much as one.
+The share of a canary counts as exploration (`armwise.agent.policies.sampling.count_share`), and begins as
+large as the part of the floor that makes way for it. The share s grows with the lower bound of its gain over
+the active policy, so that s times the largest possible loss never exceeds its initial value. The served
+policy includes the canary, so its gain over the served policy is (1 - s) times that over the active policy.
+All bounds are anytime-valid, so that they may be checked repeatedly. If there is more than one candidate they
+take turns, decision by decision, and together explore as much as one.
 
 Every step is a row of the promotions, with its evaluation. An operator who sets the share of a canary takes
 it over.
@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from armwise.agent.config import KEPT_FLOOR, AppConfig
+from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import EvaluationRequest, name_candidate, verdict_on
 from armwise.agent.learning import Recipe, digest_configuration
 from armwise.agent.policies import Exploration
+from armwise.agent.policies.sampling import KEPT_FLOOR
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from armwise.feedback.log import Store
 from armwise.feedback.ope import Verdict

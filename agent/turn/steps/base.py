@@ -47,7 +47,6 @@ class Draft:
         draw_id: The draw whose arm the conversation keeps, as in `Decision.draw_id`.
         kept_arm: The arm of that draw, if this turn keeps it.
         is_decided_by_caller: Whether the request names a choice of the caller's own decider that counts.
-        kept_floor: Factor of the exploration floor in this draw, in [0, 1].
         found: What each step has read from the log.
         records: What each step adds to the decision.
     """
@@ -68,7 +67,6 @@ class Draft:
     draw_id: str | None = None
     kept_arm: str | None = None
     is_decided_by_caller: bool = False
-    kept_floor: float = 1.0
     found: dict[str, Any] = field(default_factory=dict)
     records: dict[str, StepRecord] = field(default_factory=dict)
 

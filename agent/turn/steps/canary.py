@@ -75,7 +75,6 @@ class CanaryStep(TurnStep):
                 self._drop(canary, "its router failed")
                 return None
             record["scores"] = dict(scores)
-        draft.kept_floor = canary.kept_floor
         return record
 
     @classmethod

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-from armwise.agent.policies import Exploration
+from armwise.agent.policies import Exploration, sampling
 from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
+from armwise.agent.turn.steps.canary import CanaryStep
 
 
 class FloorStep(TurnStep):
@@ -33,5 +34,6 @@ class FloorStep(TurnStep):
         return least if raised is None else max(least, raised.among(n_arms))
 
     def plan(self, draft: Draft) -> StepRecord | None:
-        """Return the least probability of each arm in this draw."""
-        return {"least": self.compute_least(len(draft.names)) * draft.kept_floor}
+        """Return the least probability of each arm in this draw; a canary's share counts as exploration."""
+        n_arms, share = len(draft.names), draft.records.get(CanaryStep.name, {}).get("share", 0.0)
+        return {"least": sampling.count_share(self.compute_least(n_arms), n_arms, share)}

@@ -196,13 +196,17 @@ def test_a_failing_candidate_leaves_the_others_alone(
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
-def test_a_candidate_may_keep_a_part_of_the_floor_and_the_decision_records_it() -> None:
+@pytest.mark.parametrize(("share", "floor"), [(0.03, 0.01), (0.045, 0.005), (0.06, 0.005), (0.5, 0.005)])
+def test_the_share_of_a_candidate_counts_as_exploration_and_the_decision_records_it(
+    share: float, floor: float
+) -> None:
     live, candidate = Preferring(none=1.0, bm25=0.0, dense=0.0), Fixed("dense")
-    canary = Canary(candidate, 9, 0.06, kept_floor=0.25)
+    canary = Canary(candidate, 9, share)
     made = drawn(among(a_loop(MemoryLog(), policy=live, floor=0.02, salt=SALT), canary))
-    assert made.floor == 0.005
+    assert made.floor == pytest.approx(floor)
+    best = 1.0 - 2.0 * floor
     assert made.probabilities == pytest.approx(
-        (0.94 * 0.99 + 0.06 * 0.005, 0.005, 0.06 * 0.99 + 0.94 * 0.005)
+        ((1.0 - share) * best + share * floor, floor, share * best + (1.0 - share) * floor)
     )
     assert verify(made, live, SALT, made.propensity, candidate).verified
     failing = among(a_loop(MemoryLog(), policy=live, floor=0.02), replace(canary, policy=Failing()))
