@@ -29,7 +29,7 @@ from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.decisions import Decisions, Selection, concatenate, encode
 from armwise.feedback.events import FOREIGN, LABELS, Context
-from armwise.feedback.ope import ON_RECORD, Audit, CheckStatus, Draws, audit
+from armwise.feedback.ope import ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, TrainingLog
 from armwise.feedback.texts import find_value
@@ -269,13 +269,19 @@ def _summarise(found: Audit) -> str:
     return f"{found.doubt or sound}{warnings}"
 
 
+When = tuple[datetime | None, datetime | None]
+"""From when and until when decisions count; None: from the first, or to the last."""
+
+
 def report_log(
     source: TrainingLog,
     name: str,
     rule: RewardRule,
-    since: datetime | None,
-    until: datetime | None,
+    when: When,
     on_progress: Progress,
+    checks: Sequence[Check] = (),
+    *,
+    may_be_empty: bool = False,
 ) -> dict[str, Any]:
     """Audit a log, and return the report of it, as JSON.
 
@@ -283,25 +289,29 @@ def report_log(
         source: The log.
         name: What to call it.
         rule: The rule of its rewards.
-        since: Only decisions of then or later.
-        until: Only decisions before then.
+        when: Which decisions count.
         on_progress: Called with the progress.
+        checks: Checks that were made before; each replaces the audit's own of the same name.
+        may_be_empty: Whether these suffice where the log has no decision.
 
     Raises:
         NothingToAuditError: No decision was drawn in that time.
         ExchangeError: The file cannot be read.
         LogUnavailableError: Try again later.
     """
-    begin, end = (None if at is None else at.timestamp() for at in (since, until))
+    begin, end = (None if at is None else at.timestamp() for at in when)
     log = audit_log(source, rule, Selection(since=begin, until=end), on_progress)
-    if not log.n:
+    if not log.n and not may_be_empty:
         left_out = format_counts(log.excluded)
         raise NothingToAuditError(
             f"{name}: it has no decision that a policy drew in that time; left out: {left_out or 'none'}"
         )
-    at = log.draws.at
-    assert at is not None
-    found = log.found
+    found, at = Audit(0, 0, ()), np.zeros(0)
+    if log.n:
+        assert log.draws.at is not None
+        found, at = log.found, log.draws.at
+    made = {check.name: check for check in (*found.checks, *checks)}
+    found = replace(found, checks=tuple(made.values()))
     return {
         "source": name,
         "armwise": metadata.version("armwise"),
@@ -310,8 +320,8 @@ def report_log(
         "summary": _summarise(found),
         "decisions": found.rows,
         "tested": found.tested,
-        "first_at": float(at.min()),
-        "last_at": float(at.max()),
+        "first_at": float(at.min()) if len(at) else None,
+        "last_at": float(at.max()) if len(at) else None,
         "excluded": dict(log.excluded.most_common()),
         "checks": [asdict(check) | {"status": str(check.status)} for check in found.checks],
         "notes": [EXPORTED] if log.is_export else [],

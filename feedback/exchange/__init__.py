@@ -1,16 +1,20 @@
 """Carry a log to and from VW dsjson, and read OBP's layout and the logs of production."""
 
 from .dsjson import read_dsjson, write_dsjson
-from .imported import REWARD, Faults, make_rule
+from .identity import DUPLICATE
+from .imported import IMPOSSIBLE, REWARD, Faults, make_rule
 from .obp import read_obp
 from .production import FORMATS, FULL, ImportRequest, LogSummary, ProductionLog
 from .propensities import LEAST_DRAWS, LEAST_ROWS
+from .records import read_records, value_at
 from .table import COSTS, Columns
 
 __all__ = [
     "COSTS",
+    "DUPLICATE",
     "FORMATS",
     "FULL",
+    "IMPOSSIBLE",
     "LEAST_DRAWS",
     "LEAST_ROWS",
     "REWARD",
@@ -22,5 +26,7 @@ __all__ = [
     "make_rule",
     "read_dsjson",
     "read_obp",
+    "read_records",
+    "value_at",
     "write_dsjson",
 ]

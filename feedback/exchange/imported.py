@@ -22,6 +22,14 @@ SHOWN = 3
 """Rows that are named for each reason."""
 
 
+NOT_A_PROBABILITY, NO_DISTRIBUTION = "propensity not in (0, 1]", "no distribution"
+NOT_DRAWN = "drawn arm not in the distribution"
+DISAGREES = "propensity differs from the distribution"
+
+IMPOSSIBLE = (NOT_A_PROBABILITY, NO_DISTRIBUTION, NOT_DRAWN, DISAGREES)
+"""Reasons of rows whose probabilities cannot be right."""
+
+
 class BadValue(Exception):  # noqa: N818 - it is counted, and no error
     """A row that no evaluation can use; the message is the reason that is counted.
 
@@ -93,7 +101,7 @@ def possible(name: str, propensity: float) -> float:
     """Return the probability in a column that an arm can have been drawn with. Raises BadValue."""
     if not LEAST_PROPENSITY <= propensity <= 1.0:
         raise BadValue(
-            "propensity not in (0, 1]",
+            NOT_A_PROBABILITY,
             f"{name} is {propensity:g}; expected a probability in (0, 1], {LEAST_PROPENSITY:g} or more",
         )
     return propensity
@@ -133,7 +141,7 @@ def distribution(name: str, printed: Sequence[float]) -> tuple[float, ...]:
     total = math.fsum(printed)
     if not all(0.0 <= p <= 1.0 for p in printed) or _differ(total, 1.0, printed):
         raise BadValue(
-            "no distribution",
+            NO_DISTRIBUTION,
             f"{name} is {cut(list(printed))}; expected probabilities of the arms that sum to 1",
         )
     return tuple(printed) if abs(total - 1.0) <= TOLERANCE else tuple(p / total for p in printed)
@@ -143,7 +151,7 @@ def check_agreement(name: str, propensity: float, drawn: float, printed: Sequenc
     """Check that the propensity in a column is the printed probability of the drawn arm. Raises BadValue."""
     if _differ(propensity, drawn, printed):
         raise BadValue(
-            "propensity differs from the distribution",
+            DISAGREES,
             f"{name} is {propensity:g}, but the distribution has {drawn:g} for the drawn arm; they must "
             "be equal",
         )
@@ -178,7 +186,7 @@ def filter_rewarded(
         elif example.decision.policy == LABELS:
             left_out[LABELS] += 1
         elif not example.decision.probabilities or any(unlikely(example.decision)):
-            left_out["no distribution"] += 1
+            left_out[NO_DISTRIBUTION] += 1
         elif (earned := reward(example)) is None:
             left_out["failed" if example.failed else "no reward"] += 1
         else:

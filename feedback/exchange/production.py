@@ -39,6 +39,7 @@ from armwise.feedback.exchange.table import (
     Columns,
     RowReader,
     TableRow,
+    as_it_is,
     make_example,
     nothing,
     understand,
@@ -229,8 +230,11 @@ class ProductionLog:
 
     def _system(self) -> Reader:
         """Return the reader of a format whose rows have the drawn arm."""
+        columns = self._request.columns
         kind, layout = READERS.get(self._request.form, (Reader, TABLE))
-        return kind(layout, self.faults, self._request.columns.id, self._request.columns.reward)
+        if columns.propensity is not None:  # it may be `act_prob`
+            layout = replace(layout, rows=as_it_is) if layout is TABLE else layout
+        return kind(layout, self.faults, columns.id, columns.reward)
 
     def _full(self) -> Reader:
         """Return a reader of a table with all outcomes, which draws an arm for each row."""

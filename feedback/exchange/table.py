@@ -23,6 +23,9 @@ from typing import Any
 from armwise.feedback.clock import require_date
 from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.imported import (
+    NO_DISTRIBUTION,
+    NOT_A_PROBABILITY,
+    NOT_DRAWN,
     BadValue,
     check_agreement,
     cut,
@@ -126,6 +129,11 @@ def nothing(row: Mapping[str, Any]) -> None:
     del row
 
 
+def as_it_is(record: FileRecord) -> Iterable[FileRecord]:
+    """Return a record as the only row in it."""
+    return (record,)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How the files of a system are read.
@@ -139,26 +147,58 @@ class Layout:
             the id and of the episode.
         failed: Returns whether the arm of a row failed.
         cached: Returns whether the answer of a row came from a cache.
+        features: Prefix of the columns of features that no option names; empty: there are none.
     """
 
     name: str
     fields: Names
     costs: Names = field(default_factory=dict)
-    rows: Callable[[FileRecord], Iterable[FileRecord]] = lambda record: (record,)
+    rows: Callable[[FileRecord], Iterable[FileRecord]] = as_it_is
     joins: tuple[str, ...] = ()
     failed: Callable[[Mapping[str, Any]], bool] = never
     cached: Callable[[Mapping[str, Any]], bool] = never
+    features: str = ""
+
+
+ARMS = ("arm", "arm_id", "action", "route", "model", "variant", "treatment")
+"""Columns of a table that are tried for the arm."""
+
+ACT, KEEP = "act", "keep"
+
+TWO_ARMS = {ACT: ACT, "1": ACT, "1.0": ACT, "true": ACT, KEEP: KEEP, "0": KEEP, "0.0": KEEP, "false": KEEP}
+"""How the arm of a policy that acts or keeps still is written, in lower case."""
+
+
+def with_both_probabilities(record: FileRecord) -> Iterator[FileRecord]:
+    """Yield a record with both probabilities of a policy that acts or keeps still, if it is of one."""
+    values = dict(record.values)
+    written = next((values[name] for name in ARMS if name in values), None)
+    arm = TWO_ARMS.get(str(written).strip().lower())
+    act, keep = (values.get(name) for name in ("act_prob", "keep_prob"))
+    if arm is None or (is_missing(act) and is_missing(keep)):
+        yield record
+        return
+    try:
+        act = 1.0 - number(keep) if is_missing(act) else act
+        keep = 1.0 - number(act) if is_missing(keep) else keep
+    except (ValueError, TypeError):
+        keep = act  # the row is reported with what it has
+    values = {name: value for name, value in values.items() if name not in ("act_prob", "keep_prob")}
+    yield replace(record, values={**values, "arm": arm, "distribution": {ACT: act, KEEP: keep}})
 
 
 TABLE = Layout(
     "table",
     fields={
         "question": ("question", "prompt", "query", "input", "text", "context", "messages", "conversations"),
-        "arm": ("arm", "action", "route", "model", "variant", "treatment"),
-        "propensity": ("propensity", "pscore", "propensity_score", "probability", "prob", "chance", "p"),
+        "arm": ARMS,
+        "propensity": (
+            *("propensity", "pscore", "propensity_score", "probability", "prob", "chance", "p"),
+            *("action_prob", "act_prob"),
+        ),
         "reward": ("reward", "score", "rating", "feedback", "label", "outcome"),
-        "time": ("time", "timestamp", "ts", "when", "decided_at", "created_at", "date"),
-        "id": ("id", "decision_id", "request_id", "event_id"),
+        "time": ("time", "timestamp", "ts", "when", "decided_at", "predicted_at", "created_at", "date"),
+        "id": ("id", "decision_id", "request_id", "event_id", "interaction_id"),
         "episode": ("episode", "episode_id", "session", "session_id", "conversation_id"),
         "user": ("user", "user_id"),
         "distribution": ("distribution", "probabilities"),
@@ -170,6 +210,8 @@ TABLE = Layout(
         "prompt_tokens": ("prompt_tokens", "input_tokens"),
         "completion_tokens": ("completion_tokens", "output_tokens"),
     },
+    rows=with_both_probabilities,
+    features="feature_",
 )
 """The layout of a generic table, with the names of columns that are tried."""
 
@@ -221,7 +263,10 @@ def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], sourc
         spent = {COSTS[name][0] for name in costs}
         if COSTS[cost][0] not in spent and (amount := _first_free(tried, free, source)) is not None:
             costs[cost] = amount
-    columns = replace(given, **understood, costs=costs)
+    features = dict(given.features)
+    if layout.features:
+        features |= {name: name for name in free if name.startswith(layout.features)}
+    columns = replace(given, **understood, costs=costs, features=features)
     if columns.arm is None:
         raise ExchangeError(
             f"{source}: no column for the arm: name it with --arm (tried: "
@@ -503,7 +548,7 @@ class RowReader:
             return propensity, {}
         if not printed.get(arm, 0.0) > 0.0:
             raise BadValue(
-                "drawn arm not in the distribution",
+                NOT_DRAWN,
                 f"{shown} gives {arm!r} the probability {printed.get(arm, 0.0):g}; it was drawn, so it "
                 "must be above 0",
             )
@@ -522,7 +567,7 @@ class RowReader:
             return possible(column, number(value))
         except (ValueError, TypeError):
             raise BadValue(
-                "propensity not in (0, 1]", f"{column} is {cut(value)}; expected a probability in (0, 1]"
+                NOT_A_PROBABILITY, f"{column} is {cut(value)}; expected a probability in (0, 1]"
             ) from None
 
     def _read_distribution(self, values: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
@@ -545,7 +590,7 @@ class RowReader:
             if self._arms is None or len(document) != len(self._arms):
                 order = "--arms" if self._arms is None else f"the {len(self._arms)} of --arms"
                 raise BadValue(
-                    "no distribution",
+                    NO_DISTRIBUTION,
                     f"{shown} has {len(document)} numbers; expected one per arm, in the order of {order}",
                 )
             document = dict(zip(self._arms, document, strict=True))
@@ -555,7 +600,7 @@ class RowReader:
             }
         except (AttributeError, ValueError, TypeError):
             raise BadValue(
-                "no distribution",
+                NO_DISTRIBUTION,
                 f"{shown} is {cut(document)}; expected probabilities of the arms that sum to 1",
             ) from None
 
@@ -656,7 +701,7 @@ def make_example(
         probabilities = () if row.propensity is None else (row.propensity,)
         if len(eligible) == 1 and row.propensity is not None and row.propensity != 1.0:
             raise BadValue(
-                "no distribution",
+                "only one arm",
                 f"the only arm has the propensity {row.propensity:g}; name all arms with --arms a,b",
             )
     decision = Decision(

@@ -61,6 +61,9 @@ SLICES = 12
 LEAST_AGAIN = 20
 """Fewest rows after another of their group from which on repeats are tested."""
 
+ENOUGH_DRAWS = 200
+"""Draws among which one of a less probable arm is expected."""
+
 LEAK = 0.999
 """Least correlation with the reward at which a feature counts as computed from the reward."""
 
@@ -227,6 +230,7 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         return Audit(0, 0, (Check("propensities", CheckStatus.FAIL, "decisions", "none", advice=advice),))
     recorded = ~np.isnan(draws.propensity)
     checks = [_check_recorded(draws, recorded)]
+    draws = _complete(draws)
     tested = 0
     if recorded.any():
         possible, sound = _check_ranges(draws, recorded)
@@ -237,6 +241,15 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         tests, tested = _tests(draws.where(sound))
         checks += _correct_errors(tests, error)
     return Audit(len(draws), tested, (*checks, _check_ids(draws), *_check_leaks(draws)))
+
+
+def _complete(draws: Draws) -> Draws:
+    """Return draws between two arms with the probability of the other arm, which follows."""
+    if draws.p is not None or not (draws.possible.sum(axis=1) == 2).all():
+        return draws
+    p = np.where(draws.possible, 1.0 - draws.propensity[:, np.newaxis], 0.0)
+    p[np.arange(len(draws)), draws.drawn] = draws.propensity
+    return replace(draws, p=p)
 
 
 # -- counts ------------------------------------------------------------------------------------------
@@ -329,7 +342,16 @@ def _check_zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
     n, expected = int(sound.sum()), "every eligible arm could be drawn"
     name = "arms that could not be drawn"
     if draws.p is None:
-        yield Check(name, CheckStatus.SKIPPED, expected, "only the propensities of drawn arms are known")
+        w, even = draws.propensity[sound], 1.0 / np.maximum(draws.possible.sum(axis=1), 1)[sound]
+        if n >= ENOUGH_DRAWS and (w > even + TOLERANCE).all():
+            found = f"none of {n:,} draws took an arm with a probability of at most 1 / n of the arms"
+            advice = (
+                "In each decision, some arm has such a probability. The most probable arm may have been "
+                "taken every time, whatever was logged: then nothing can be estimated of the others."
+            )
+            yield Check(name, CheckStatus.WARN, expected, found, advice=advice)
+        else:
+            yield Check(name, CheckStatus.SKIPPED, expected, "only the propensities of drawn arms are known")
     else:
         zero = ((draws.p <= 0.0) & draws.possible)[sound]
         worst = int(zero.sum(axis=0).argmax())
