@@ -1,7 +1,7 @@
 """Failures of background work: each is recorded until the work succeeds.
 
-    work outside of the log    record, clear   --> a file in the folder of the run --> read_failures
-    warm starts                their runs in the log  --> `armwise.agent.jobs.find_failed_run`
+    work outside of the log    record, clear    --> a file in the folder of the run --> read_failures
+    warm starts, the digest    rows of the log  --> `find_failed_run`, `find_failed_digest` of `agent.jobs`
 
 `/ready`, `/metrics`, the console and `armwise status` show both. Builds before the service answers are left
 out, since they end with an exit code.
@@ -38,6 +38,7 @@ class Work(StrEnum):
     WARM_START = "warm_start"
     EVALUATION = "evaluation"
     CANARY = "canary"
+    DIGEST = "digest"
 
     MODELS = "models"
     """Language models whose endpoints refuse the key, the account or the model of the service."""
@@ -75,6 +76,10 @@ ABOUT = {
         "the log",
         "make the database reachable and writable: until then the fallback answers, and nothing is logged or "
         "learned",
+    ),
+    Work.DIGEST: (
+        "the digest",
+        "remove the cause, then `armwise report --send` sends the last week",
     ),
     Work.CANARY: ("canaries", "remove the cause, which the log of the service has: it is tried again"),
 }

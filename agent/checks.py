@@ -313,7 +313,12 @@ def check_configuration(config: AppConfig, host: str, *, is_open: bool | None) -
     yield from _database(config)
     for name, spec in sorted(config.arms.items()):
         if spec.kind in ("remote", "mcp"):
-            yield from _remote(name, str(spec.params.get("url", "")))
+            yield from _remote(f"arm {name!r} sends questions", str(spec.params.get("url", "")))
+    if config.digest is not None:
+        try:
+            yield from _remote("the digest is sent", config.digest.read_url())
+        except ValueError as error:
+            yield Finding(str(error), "set it to the address of the receiver")
     yield from _quoting(config)
     yield from _find_unpriced(config)
     if problem := describe_budget_without_prices(config):
@@ -409,21 +414,20 @@ def _database(config: AppConfig) -> Iterator[Finding]:
         )
 
 
-def _remote(name: str, url: str) -> Iterator[Finding]:
+def _remote(who: str, url: str) -> Iterator[Finding]:
+    """Yield that what is sent goes to an inner address, or in plain text."""
     address = urlsplit(url)
     for ip in _addresses(address.hostname or ""):
         if ip.is_link_local:
-            what = (
-                f"arm {name!r} sends questions to {ip}, a link-local address, where clouds keep credentials"
-            )
-            yield Finding(what, "set the arm's `url` to the address of the search service")
+            what = f"{who} to {ip}, a link-local address, where clouds keep credentials"
+            yield Finding(what, "set `url` to the address of the receiver")
             return
         if ip.is_private:
-            what = f"arm {name!r} sends questions to {ip}, a private address"
-            yield Finding(what, "ignore this if your own search service runs there", serious=False)
+            what = f"{who} to {ip}, a private address"
+            yield Finding(what, "ignore this if your own service runs there", serious=False)
             return
     if address.scheme == "http":
-        what = f"arm {name!r} sends questions to {address.hostname} in plain text"
+        what = f"{who} to {address.hostname} in plain text"
         yield Finding(what, "use an https address", serious=False)
 
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from armwise.agent.background import ABOUT, Work, WorkFailure, clear, record
-from armwise.agent.config import warm_start
+from armwise.agent.config import DigestSpec, warm_start
 from armwise.agent.run_folder import COLD
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import BehindError, LogUnavailableError, describe_error
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Run, jobs, runs
+from armwise.feedback.registry import Digest, DigestState, Run, digests, jobs, runs
 from armwise.feedback.training_log import traffic
 
 if TYPE_CHECKING:
@@ -287,3 +287,76 @@ def plan_warm_start(replica: "Replica") -> Planned | None:
         return None
     join = replica.config.reward.join
     return next_run(replica.store, spec, configured, join, replica.versions.state.alarms, now)
+
+
+DIGEST_LEASE_S = 3600.0
+"""Time in which a worker must have read the log for a digest and sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDigest:
+    """The next attempt to send a digest.
+
+    Attributes:
+        at: When it is due, seconds since the epoch, UTC.
+        since: Begin of its period.
+        until: End of its period.
+        attempt: Number of the attempt, from 1 on.
+    """
+
+    at: float
+    since: float
+    until: float
+    attempt: int = 1
+
+
+def plan_digest(spec: DigestSpec, last: Digest, now: float) -> PlannedDigest:
+    """Return the next attempt to send a digest.
+
+    Of several times that were missed while the service was down, the last one counts. What may have arrived
+    is never sent again, and no period that was sent is reported again.
+
+    Args:
+        spec: The schedule.
+        last: The newest attempt.
+        now: Seconds since the epoch.
+    """
+    until = warm_start.compute_previous(spec.schedule, now)
+    if until > last.until:
+        return _cover(spec, last, until)
+    if last.attempt <= len(RETRIES_S):
+        if last.state is DigestState.REFUSED:
+            again = last.at + RETRIES_S[last.attempt - 1]
+            return PlannedDigest(again, last.since, last.until, last.attempt + 1)
+        if last.state is DigestState.READING:
+            return PlannedDigest(last.at + DIGEST_LEASE_S, last.since, last.until, last.attempt + 1)
+    return _cover(spec, last, warm_start.compute_next(spec.schedule, now))
+
+
+def _cover(spec: DigestSpec, last: Digest, until: float) -> PlannedDigest:
+    """Return the first attempt for a time of the schedule; its period begins at the time before."""
+    since = warm_start.compute_previous(spec.schedule, until)
+    if last.state in (DigestState.SENDING, DigestState.SENT):
+        since = max(since, last.until)
+    return PlannedDigest(until, since, until)
+
+
+INTERRUPTED_DIGEST = (
+    "the service stopped while it was being sent: it may have arrived, so it is not sent again"
+)
+
+
+def find_failed_digest(store: Store, spec: DigestSpec, now: float) -> WorkFailure | None:
+    """Return the failure of the newest digest, if it failed. Raises LogUnavailableError."""
+    last = digests.newest(store)
+    if last is None or last.state in (DigestState.BEGUN, DigestState.SENT):
+        return None
+    if last.state is DigestState.SENDING:
+        stuck = now > last.at + DIGEST_LEASE_S
+        return WorkFailure(Work.DIGEST, INTERRUPTED_DIGEST, last.attempt, None) if stuck else None
+    if last.state is DigestState.FAILED:
+        return WorkFailure(Work.DIGEST, last.why, last.attempt, None)
+    if not last.why:
+        return None
+    again = last.at if last.state is DigestState.READING else plan_digest(spec, last, now).at
+    return WorkFailure(Work.DIGEST, last.why, last.attempt, again)

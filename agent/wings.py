@@ -19,6 +19,7 @@ WRITE_DSJSON = "armwise.feedback.exchange:write_dsjson"
 
 WARM_STARTS = "armwise.agent.lab.warmstart:WarmStarts"
 CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
+DIGESTS = "armwise.agent.console.digest_task:Digests"
 """Tasks of the background."""
 
 SUMMARIZER = "armwise.agent.console.summary:Summarizer"

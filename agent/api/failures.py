@@ -1,7 +1,7 @@
 """Work in the background that fails, as the service shows it: from the folder of the run and from the log."""
 
 from armwise.agent.background import Work, WorkFailure, read_failures
-from armwise.agent.jobs import find_failed_run, plan_warm_start
+from armwise.agent.jobs import find_failed_digest, find_failed_run, plan_warm_start
 from armwise.agent.serving import Replica
 
 
@@ -22,4 +22,7 @@ def failures_at(replica: Replica) -> list[WorkFailure]:
 
         run = find_failed_run(replica.store, replica.versions.configured.digest, next_at)
         failures += [] if run is None else [run]
+    if replica.config.digest is not None:
+        digest = find_failed_digest(replica.store, replica.config.digest, replica.clock())
+        failures += [] if digest is None else [digest]
     return failures

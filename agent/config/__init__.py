@@ -4,6 +4,7 @@ from armwise.agent.configuration_file import ConfigError
 
 from . import warm_start
 from .app_config import DIALS, PRICE_REMEDY, TAKEN_NAMES, AppConfig
+from .digest import DigestSpec
 from .loading import (
     HOME_REMEDY,
     find_home_problem,
@@ -37,6 +38,7 @@ __all__ = [
     "AppConfig",
     "ConfigError",
     "CorpusSpec",
+    "DigestSpec",
     "Group",
     "Http",
     "Key",

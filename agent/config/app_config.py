@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from armwise.agent.config.digest import DigestSpec
 from armwise.agent.config.privacy import Privacy
 from armwise.agent.config.sections import (
     ChatPage,
@@ -166,6 +167,10 @@ class AppConfig(BaseModel):
             "How the policy watches or shares the decisions that another system sends to `POST "
             "/v1/observations`."
         ),
+    )
+
+    digest: DigestSpec | None = Field(
+        default=None, description="A report that Armwise sends by itself, for example each week to Slack."
     )
 
     home: LocalName = Field(

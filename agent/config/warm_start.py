@@ -24,10 +24,26 @@ def compute_next(cron: str, after: float) -> float:
     >>> compute_next("0 3 * * *", 0.0), compute_next("0 3 * * *", 10800.0)
     (10800.0, 97200.0)
     """
+    return _step(cron, after, back=False)
+
+
+def compute_previous(cron: str, before: float) -> float:
+    """Return the last time of a cron line before another time, seconds since the epoch, UTC.
+
+    Raises:
+        ValueError: The line is invalid, or there was no such time within fifty years.
+
+    >>> compute_previous("0 9 * * 1", 388800.0), compute_previous("0 9 * * 1", 378000.0)
+    (378000.0, -226800.0)
+    """
+    return _step(cron, before, back=True)
+
+
+def _step(cron: str, start: float, *, back: bool) -> float:
     from cronsim import CronSim, CronSimError  # imported here, as evaluations do without
 
     try:
-        return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
+        return next(CronSim(cron, datetime.fromtimestamp(start, UTC), reverse=back)).timestamp()
     except (CronSimError, StopIteration) as error:
         why = str(error) or "no such day ever comes"
         raise ValueError(f"{cron!r} is not a cron line, such as `0 3 * * *`: {why}") from None

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from armwise.agent.reporting import PALETTE
+from armwise.feedback.clock import utc
 from armwise.feedback.drift import Alarm
 from armwise.feedback.guard import Fall
 from armwise.feedback.log import Store
-from armwise.feedback.registry import LiveArms, arm_sets, promotions
+from armwise.feedback.registry import Digest, LiveArms, arm_sets, promotions
 
 COLOURS = len(PALETTE)
 """Number of colours of arms; further arms repeat them."""
@@ -22,6 +23,7 @@ def list_changes(
     promoted: Iterable[promotions.Promotion],
     alarms: Iterable[Alarm],
     falls: Iterable[Fall] = (),
+    failed: Iterable[Digest] = (),
     *,
     named: bool = True,
 ) -> list[tuple[float, str]]:
@@ -32,7 +34,8 @@ def list_changes(
         promoted: Promotions, rollbacks and canaries.
         alarms: Drift alarms.
         falls: Classes of requests that a guard sent back.
-        named: Whether these are named, which callers of all projects have chosen.
+        failed: Digests that were not sent.
+        named: Whether these classes are named, which callers of all projects have chosen.
     """
     # arms that a version brought became live by its promotion, which has a sentence
     return sorted(
@@ -41,6 +44,7 @@ def list_changes(
             *((promotion.at, _about_promotion(promotion)) for promotion in promoted),
             *((alarm.at, _about_alarm(alarm)) for alarm in alarms),
             *((fall.at, f"Guard: {fall.describe(named=named)}") for fall in falls),
+            *((one.at, f"The digest until {utc(one.until)} was not sent: {one.why}.") for one in failed),
         ]
     )
 

@@ -7,6 +7,7 @@ The comparison with each arm is that of the overview and of `armwise prove`, ove
 A file is an export, or the converted log of another system: it has no promotions, alarms or verdicts.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ import numpy as np
 
 from armwise.agent.config import AppConfig
 from armwise.agent.console.changes import COLOURS, list_changes, number_colours
-from armwise.agent.console.savings import BaselineComparison, compare_traffic
+from armwise.agent.console.savings import BaselineComparison, Statement, compare_traffic, state_quality
 from armwise.agent.proof import LoggedTraffic, read_kept
 from armwise.agent.proof.audit import find_doubt
 from armwise.arms.base import Progress
@@ -27,10 +28,10 @@ from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
-from armwise.feedback.registry import arm_sets, evaluations, guards, promotions, runs
+from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, any_elsewhere, read_decisions
-from armwise.feedback.training_log import settled
+from armwise.feedback.training_log import draws, settled
 
 NEWEST = 200
 """Newest promotions, alarms and runs that are searched for those of the period."""
@@ -40,6 +41,12 @@ NEWEST_VERDICTS = 20
 
 MOST_STRETCHES = 40
 """Most stretches in the picture of shares."""
+
+
+MOST_CLASSES = 20
+"""Most classes of requests whose quality is stated."""
+
+TOO_FEW = Statement("Too few ratings to compare")
 
 
 class NothingServedError(ValueError):
@@ -89,6 +96,7 @@ class Period:
         source: The file that was read; empty: the log of a service.
         notes: Remarks on the file; a sentence each.
         colours: Number of each arm's colour.
+        classes: Quality by class of requests, with the number of decisions, the most frequent first.
     """
 
     since: float
@@ -108,12 +116,15 @@ class Period:
     source: str = ""
     notes: tuple[str, ...] = ()
     colours: Mapping[str, int] = field(default_factory=dict)
+    classes: tuple[tuple[str, int, Statement], ...] = ()
 
 
 # -- of a log -------------------------------------------------------------------------------------
 
 
-def read_period(store: Store, config: AppConfig, since: float, until: float, on_progress: Progress) -> Period:
+def read_period(
+    store: Store, config: AppConfig, since: float, until: float, on_progress: Progress, by: str = ""
+) -> Period:
     """Read a period from a log.
 
     Args:
@@ -122,6 +133,7 @@ def read_period(store: Store, config: AppConfig, since: float, until: float, on_
         since: Begin, seconds since the epoch.
         until: End, exclusive.
         on_progress: Called with the progress.
+        by: Field of the context whose texts are the classes; empty: quality is not stated by class.
 
     Raises:
         NothingServedError: No decision was made in the period.
@@ -143,15 +155,32 @@ def read_period(store: Store, config: AppConfig, since: float, until: float, on_
         promotions.newest(store, NEWEST),
         newest_alarms(store, NEWEST, config.reward.join),
         guards.newest_falls(store, NEWEST),
+        digests.list_failed(store, NEWEST),
     )
-    return _build(
+    comparison = compare_traffic(traffic, config.baseline, live[-1].arms if live else (), read_kept(config))
+    period = _build(
         traffic,
-        compare_traffic(traffic, config.baseline, live[-1].arms if live else (), read_kept(config)),
+        comparison,
         (since, until),
         number_colours(store),
         changes=tuple(change for change in changes if since <= change[0] < until),
         held=tuple(sorted(_list_held(store, since, until))),
     )
+    return replace(period, classes=tuple(_state_classes(store, traffic, by, comparison.baseline)))
+
+
+def _state_classes(
+    store: Store, traffic: LoggedTraffic, by: str, reference: str | None
+) -> Iterator[tuple[str, int, Statement]]:
+    """Yield the quality of the most frequent classes beside one reference; nothing of a log in doubt."""
+    if not by or traffic.doubt:
+        return
+    decisions = traffic.decisions
+    found = draws.read_classes(store, by, int(decisions.seq.min()), int(decisions.seq.max()))
+    names = np.array([found.get(seq, "") for seq in decisions.seq.tolist()], dtype=np.object_)
+    for name, n in Counter(names[names != ""].tolist()).most_common(MOST_CLASSES):
+        some = replace(traffic, decisions=decisions.where(names == name))
+        yield name, n, state_quality(compare_traffic(some, reference)) or TOO_FEW
 
 
 def _nothing(store: Store, since: float, until: float) -> str:

@@ -47,18 +47,18 @@ def write_text(period: Period) -> str:
 
     `&`, `<` and `>` are escaped, so that names cannot mention a channel or forge a link in Slack.
     """
-    shares = ", ".join(f"{_cut(arm.name, NAME_CHARS)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
+    shares = ", ".join(f"{cut(arm.name, NAME_CHARS)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
     plural = "" if period.decisions == 1 else "s"
     lines = [
         f"*Armwise, {_from_to(period)}*",
         f"{period.decisions:,} decision{plural}, {period.rated:,} rated. Drawn: {shares}{others}.",
-        *(_cut(f"{one.headline}. {one.detail}", 400) for one in list_statements(period)),
+        *(cut(f"{one.headline}. {one.detail}", 400) for one in list_statements(period)),
     ]
     if period.changes or period.held:
         _, last = max((*period.changes, *period.held))
         n = len(period.changes) + len(period.held)
-        lines.append(f"{n:,} change{'' if n == 1 else 's'} and verdicts. The last: {_cut(last, 120)}")
+        lines.append(f"{n:,} change{'' if n == 1 else 's'} and verdicts. The last: {cut(last, 120)}")
     escaped = [escape(visible(line), quote=False).replace("\n", " ") for line in lines]
     while len("\n".join(escaped)) > MOST_CHARS:
         escaped.pop()
@@ -117,10 +117,10 @@ def _from_to(period: Period) -> str:
     return write_span(period.since, period.until)
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
     """Return a text, cut to a length.
 
-    >>> _cut("a long text", 8), _cut("short", 8)
+    >>> cut("a long text", 8), cut("short", 8)
     ('a long …', 'short')
     """
     return text if len(text) <= most else text[: most - 1] + "\u2026"
@@ -144,7 +144,7 @@ def _draw_shares(period: Period) -> "Figure":
     last = len(PALETTE) - 1
     for name in sorted((arm.name for arm in period.arms), key=lambda name: period.colours.get(name, last)):
         heights = [share.get(name, 0.0) for share in shares]
-        colour, label = PALETTE[period.colours.get(name, last)], _cut(name, NAME_CHARS)
+        colour, label = PALETTE[period.colours.get(name, last)], cut(name, NAME_CHARS)
         axes.bar(begins, heights, widths, below, align="edge", color=colour, label=label, linewidth=0)
         below = [low + height for low, height in zip(below, heights, strict=True)]
     axes.set_xlim(0, max(1, period.decisions))

@@ -1,5 +1,6 @@
 """The verb that reports a period: a page to forward, and a text for a chat."""
 
+import json
 import re
 import shlex
 import time
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, moment, with_log
+from armwise.agent.console import digest
 from armwise.agent.console.period import Period, measure_span, read_file_period, read_period
 from armwise.agent.console.period_report import write_page, write_text
 from armwise.agent.evaluation import read_moment
@@ -54,10 +56,23 @@ def report(
     text: Annotated[
         bool, typer.Option("--text", help="Also print a short text; without -o it is always printed.")
     ] = False,
+    send: Annotated[
+        bool, typer.Option("--send", help="Send it now, to the address of `digest` in the configuration.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --send: print what would be sent, and send nothing.")
+    ] = False,
     config: ConfigPath = CONFIG,
 ) -> None:
     """Report a period: what was served, what it saved, how it was rated, and what changed."""
     with report_errors():
+        if send or dry_run:
+            if export is not None or output is not None or text:
+                raise ValueError(
+                    "--send has the form of `digest.form`: leave out --from, --output and --text"
+                )
+            _send(config, since, until, dry_run=dry_run)
+            return
         if output is not None and output.suffix != ".html":
             raise ValueError(f"--output {output}: a name that ends with .html was expected")
         if output is not None and not output.parent.is_dir():
@@ -73,6 +88,28 @@ def report(
             console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
         if period.comparison.doubt:
             raise typer.Exit(1)
+
+
+def _send(path: Path, since: str | None, until: str | None, *, dry_run: bool) -> None:
+    """Send a period, or print what would be sent; a failure exits with 1."""
+    end = time.time() if until is None else moment("--until", until).timestamp()
+    begin = read_begin(since or WEEK, end)
+    config = with_log(path)
+    spec = config.digest
+    if spec is None and not dry_run:
+        raise ValueError(f"{path}: set `digest`, for example to {{url_env: SLACK_WEBHOOK_URL}}")
+    with closing(Store(config.database_url, config.reward.join, create=False)) as store:
+        if spec is None or dry_run:
+            form, by = ("slack", "topic") if spec is None else (spec.form, spec.by)
+            body = digest.read_body(store, config, begin, end, form, by)
+            said = Text(json.dumps(body, indent=2, ensure_ascii=False))
+            console.print(said, highlight=False, soft_wrap=True)
+            return
+        outcome = digest.send_now(store, config, spec, begin, end)
+    if outcome.why:
+        errors.print(f"The digest was not sent: {outcome.why}.", style="red", soft_wrap=True)
+        raise typer.Exit(1)
+    console.print("The digest was sent.")
 
 
 def _report_log(config: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:

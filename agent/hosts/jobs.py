@@ -23,7 +23,7 @@ from armwise.agent.low_priority import (
 )
 from armwise.agent.run_folder import RUN_FOLDER, UNDER_WAY, BuildingProgress
 from armwise.agent.telemetry import begin
-from armwise.agent.wings import CANARIES, WARM_STARTS, load
+from armwise.agent.wings import CANARIES, DIGESTS, WARM_STARTS, load
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.log import ChangeWatch, Store, open_log
 
@@ -75,7 +75,7 @@ class FirstStart:
 
 
 class JobsHost:
-    """Tasks in a thread each: learning, the rest of a first start, evaluations, warm starts and canaries.
+    """Tasks in a thread each: all work of the background that is configured.
 
     Two replicas may coexist.
 
@@ -102,6 +102,8 @@ class JobsHost:
             tasks[Work.WARM_START] = partial(self._warm_starts, self._clock())
         if config.automatic_canaries:
             tasks[Work.CANARY] = self._canaries
+        if config.digest is not None:
+            tasks[Work.DIGEST] = self._digests
         self._jobs = Jobs({work: tasks[work] for work in tasks if work in works}, poll_s, self._clock)
 
     def stop(self) -> None:
@@ -144,6 +146,10 @@ class JobsHost:
     def _canaries(self) -> Task:
         make = load(CANARIES)
         return self._on_log(lambda store: make(store, self._config, self._clock, ChangeWatch(store).is_due))
+
+    def _digests(self) -> Task:
+        make = load(DIGESTS)
+        return self._on_log(lambda store: make(store, self._config, self._clock))
 
     def check_health(self) -> None:
         """Fail if the clock jumped or a thread has ended, so that the process is replaced."""

@@ -43,6 +43,8 @@ class Operation(StrEnum):
     """Texts were erased; its subject is a keyed hash of whose, until turns that were under way have ended."""
     RETENTION = "retention"
     """Texts were erased by age."""
+    DIGEST = "digest"
+    """An attempt to send a report of a period."""
     EPOCH = "epoch"
     """A learner took over; only the newest may write."""
 

@@ -1,4 +1,4 @@
-"""The newest or the oldest explored decisions, with what was asked."""
+"""The newest or the oldest explored decisions, with what was asked, and the class of each decision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +31,10 @@ class NewestDraw(NamedTuple):
     question: str = ""
     embedding: Sequence[float] = ()
     id: str = ""
+
+
+PAGE = 4096
+"""Positions of the log that are read at a time."""
 
 
 def newest_draws(
@@ -72,3 +76,35 @@ def newest_draws(
         return NewestDraw(row.seq, row.drawn, seen.features, seen.question, seen.embedding, row.id)
 
     return [*log_rows.readable(rows, read)]
+
+
+def read_classes(store: Store, field: str, first: int, last: int) -> dict[int, str]:
+    """Return the class of each explored decision that has one: the text that its caller sent in a field.
+
+    Args:
+        store: The log.
+        field: Name of the field, such as `topic`.
+        first: Position of the first decision.
+        last: Position of the last decision.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, start = t.decisions.c, f"{field}="
+    query = (
+        sa.select(d.seq, sa.cast(d.features, sa.Text).label("features"))
+        .add_columns(log_rows.select_texts(t.decisions))
+        .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED))
+        .order_by(d.seq)
+    )
+
+    def read(row: Any) -> tuple[int, str]:
+        names = log_rows.read_context(row.texts, loads(row.features)).features
+        return row.seq, next((name[len(start) :] for name in names if name.startswith(start)), "")
+
+    found: dict[int, str] = {}
+    for begin in range(first, last + 1, PAGE):
+        with store.reading() as connection:
+            rows = connection.execute(query.where(d.seq >= begin, d.seq < min(begin + PAGE, last + 1))).all()
+        found |= {seq: name for seq, name in log_rows.readable(rows, read) if name}
+    return found

@@ -96,8 +96,21 @@ An editor with a YAML language server can complete keys and check values. To set
 SUBJECTS = {
     "service": (
         "The service",
-        "access, privacy, corpora, limits, the chat page and telemetry",
-        ("keys", "privacy", "corpus", "corpora", "limits", "chat", "retrieval_cache", "http", "telemetry"),
+        "access, privacy, corpora, limits, the chat page, telemetry and digests",
+        (
+            *(
+                "keys",
+                "privacy",
+                "corpus",
+                "corpora",
+                "limits",
+                "chat",
+                "retrieval_cache",
+                "http",
+                "telemetry",
+            ),
+            "digest",
+        ),
     ),
     "arms": (
         "Arms and language models",

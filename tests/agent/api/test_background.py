@@ -15,7 +15,7 @@ from armwise.agent.jobs import RETRIES_S
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.events import Tick
 from armwise.feedback.log import Store
-from armwise.feedback.registry import runs
+from armwise.feedback.registry import DigestState, digests, runs
 from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.lag import ABANDONED_S, SuccessorCheck
 from tests.agent.fakes import Service
@@ -191,3 +191,17 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
     await asyncio.sleep(0.05)
     watching.cancel()
     assert len(looks) == 1
+
+
+async def test_a_digest_that_failed_is_shown_until_one_arrives(tmp_path: Path) -> None:
+    async with Service(tmp_path, digest={"url": "https://hooks.example.com/T0/secret"}).running() as service:
+        store, now = service.replica.store, service.clock()
+        mine = digests.claim(store, now - 60.0, now, 1, now)
+        assert mine is not None
+        digests.advance(store, mine, DigestState.FAILED, now, "the receiver answered 404")
+        (failure,) = await failures(service)
+        assert failure["work"] == "digest"
+        assert "armwise report --send" in str(failure["remedy"])
+        assert "the receiver answered 404" in await page(service)
+        digests.advance(store, mine, DigestState.SENT, now)
+        assert await failures(service) == []

@@ -393,3 +393,21 @@ def test_a_clusters_token_is_looked_at_only_with_a_cluster(
     assert checks.secret_files({}) == [tmp_path / ".pgpass"]
     assert token in checks.secret_files({"RAY_ADDRESS": "10.0.0.1:6379"})
     assert tmp_path / "own" in checks.secret_files({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "own")})
+
+
+@pytest.mark.parametrize(
+    ("digest", "expected"),
+    [
+        (
+            {"url": "http://169.254.169.254/latest"},
+            "problem: the digest is sent to 169.254.169.254, a link-local",
+        ),
+        ({"url": "https://10.0.0.5/hook"}, "note: the digest is sent to 10.0.0.5, a private address"),
+        ({"url": "http://192.0.1.1/hook"}, "note: the digest is sent to 192.0.1.1 in plain text"),
+        ({"url_env": "NO_SUCH_URL"}, "problem: digest: the environment variable NO_SUCH_URL is not set"),
+        ({"url": "https://192.0.1.1/hook"}, ""),
+    ],
+)
+def test_where_the_digest_is_sent_is_looked_at(digest: dict[str, str], expected: str) -> None:
+    lines = found(configured(digest=digest))[1:]
+    assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
