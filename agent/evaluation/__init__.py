@@ -20,8 +20,9 @@ from .promotion_verdict import (
     verdict,
     verdict_on,
 )
-from .replay_document import ReplayDocument, list_footnotes, make_page, make_table
+from .replay_document import ReplayDocument
 from .replay_log import replay
+from .replay_page import list_footnotes, make_page, make_table
 
 __all__ = [
     "CANDIDATE_NAMES",

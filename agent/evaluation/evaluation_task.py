@@ -28,8 +28,8 @@ from pydantic import ValidationError
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import EvaluationError
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest, refuse_untrusted
-from armwise.agent.evaluation.replay_document import make_page
 from armwise.agent.evaluation.replay_log import replay
+from armwise.agent.evaluation.replay_page import make_page
 from armwise.agent.jobs import BEAT_S, JobFailedError, ProgressCallback, StoppedError
 from armwise.agent.low_priority import begin_child, end_child, read_task
 from armwise.agent.reporting import log_plainly

@@ -44,13 +44,10 @@ from armwise.agent.evaluation.candidates import (
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.recompute import RecomputedCheck, recompute
 from armwise.agent.evaluation.replay_document import (
-    DIRECT_ALONE,
     CandidateResult,
-    Estimated,
-    Interval,
     ReplayDocument,
-    Weights,
-    covers,
+    add_estimates,
+    list_assumptions,
 )
 from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
@@ -65,27 +62,22 @@ from armwise.feedback.arrays import (
     select_rows,
     split,
 )
-from armwise.feedback.decisions import Decisions, Selection, format_time
+from armwise.feedback.decisions import Decisions, Selection
 from armwise.feedback.events import LABELS, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.logged_draws import UNSETTLED, DrawFilter, EmptyLogError, LoggedDraws
 from armwise.feedback.ope import (
     ESTIMATORS,
     WITHOUT_PROPENSITIES,
-    EstimateWithInterval,
-    EstimatorResult,
-    Evaluation,
     Predictions,
     Verdict,
     evaluate_each,
-    gate,
     judge,
     stack,
 )
 from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import TrainingLog
-from armwise.feedback.training_log import Settled
 
 BEFORE = "before the canary began"
 """Why decisions are left out that are not read, as only canaries are evaluated."""
@@ -325,14 +317,12 @@ def replay(
         return map_blocks(partial(follow_there, task), parts)
 
     doubt: str = load(FIND_DOUBT)(source, rule, selection, progress, missing=False)
-    if doubt and not request.gate:
+    if doubt:
         raise DoubtfulLogError(doubt)
-    predicts = not doubt and any(
-        ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators
-    )
+    predicts = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators)
     try:
         log, played, features = play(
-            [] if doubt else built,
+            built,
             source,
             rule,
             selection,
@@ -349,10 +339,7 @@ def replay(
         raise kind(f"{error}{wait if UNSETTLED in str(error) else ''}") from None
     request = _possible(request, log)
     names = dict.fromkeys((request.baseline, *_list_candidates(request, log.arms)))
-    if doubt:
-        results, checked = [_hold(name, built, request.baseline, doubt) for name in names], None
-    else:
-        results, checked = _estimate(log, played, features, names, config, rule, request, store, progress)
+    results, checked = _estimate(log, played, features, names, config, rule, request, store, progress)
     excluded = Counter(log.excluded)
     if selection.after:
         excluded[BEFORE] += selection.after
@@ -363,7 +350,6 @@ def replay(
         request=request.model_dump(mode="json"),
         source="an export" if store is None else without_password(config.database_url),
         made_at=time.time(),
-        config="",
         armwise=version("armwise"),
         reward=rule.model_dump(mode="json"),
         floor=config.explores.among(len(config.actions)),
@@ -380,29 +366,8 @@ def replay(
         candidates=results,
         assumptions=[
             *source.remarks(rule),
-            *_provenance(log),
-            *_remarks_on_cluster(request, log),
-            *_note_recomputed(checked),
-            *_note_unsettled(settled, None if request.selects else len(log), rule.wait_time),
+            *list_assumptions(request, log, checked, settled, rule.wait_time),
         ],
-    )
-
-
-def _hold(name: str, built: Sequence[Candidate], baseline: str, doubt: str) -> CandidateResult:
-    """Return the result of a candidate on a log that nothing can be estimated from: it is held for that."""
-    named = parse_name(name)
-    about = {candidate.name: candidate.about for candidate in built}.get(name)
-    verdict = Verdict(False, (doubt,), None, ())
-    return CandidateResult(
-        name=name,
-        about=PLAIN[named.kind].format(named.argument) if about is None else about,
-        rows=0,
-        excluded={},
-        notes=[],
-        estimates=[],
-        weights=None,
-        shares={},
-        verdict=None if name == baseline else orjson.loads(orjson.dumps(verdict.document())),
     )
 
 
@@ -437,7 +402,17 @@ def _estimate(
         verdict = None
         if checked is not None and target is not targets[0]:
             verdict = _verdict(config, rule, log, target, checked, known)
-        results[target.name] = _describe(target, verdict)
+        results[target.name] = CandidateResult(
+            name=target.name,
+            about=target.about,
+            rows=0,
+            excluded=dict(target.left_out),
+            notes=list(target.notes),
+            estimates=[],
+            weights=None,
+            shares={},
+            verdict=verdict,
+        )
     for name, found in evaluate_each(
         log,
         {target.name: target.p for target in targets if target.kept.any()},
@@ -451,7 +426,7 @@ def _estimate(
         features=features,
         progress=progress,
     ):
-        _add_estimates(results[name], found, served=name == CandidateKind.SERVED)
+        add_estimates(results[name], found, served=name == CandidateKind.SERVED)
         del found  # its columns are as long as the log, and so are the next candidate's
     return list(results.values()), checked
 
@@ -524,117 +499,11 @@ def _verdict(
     return {**document, "canary_share": target.share} if target.share else document
 
 
-def _describe(target: Target, verdict: dict[str, Any] | None) -> CandidateResult:
-    """Return the results of a candidate before its estimates."""
-    return CandidateResult(
-        name=target.name,
-        about=target.about,
-        rows=0,
-        excluded=dict(target.left_out),
-        notes=list(target.notes),
-        estimates=[],
-        weights=None,
-        shares={},
-        verdict=verdict,
-    )
-
-
-def _add_estimates(result: CandidateResult, found: Evaluation, *, served: bool) -> None:
-    result["rows"] = len(found.log)
-    result["estimates"] = [_describe_estimate(each, _doubt(found.log)) for each in found.estimates]
-    result["shares"] = {each.arm: each.target for each in found.diagnostics.overlap}
-    if found.weight.any():
-        result["weights"] = describe_weights(found, served=served)
-
-
-def _doubt(log: LoggedDraws) -> str:
-    """Return the reason to doubt every figure of a log; empty if its propensities were recorded."""
-    if not log.has_propensities:
-        return DIRECT_ALONE
-    return "propensities were estimated, not recorded" if log.estimated else ""
-
-
-def _describe_estimate(estimate: EstimatorResult, doubt: str) -> Estimated:
-    return Estimated(
-        estimator=estimate.estimator,
-        value=_interval(estimate.value),
-        difference=_interval(estimate.difference),
-        effective_n=estimate.effective_n,
-        note=estimate.note if estimate.value is None else "; ".join(filter(None, (estimate.note, doubt))),
-        covers=covers(estimate.estimator),
-    )
-
-
-def _interval(found: EstimateWithInterval | None) -> Interval | None:
-    if found is None:
-        return None
-    return Interval(value=found.value, low=found.low, high=found.high, kind=found.kind)
-
-
-def describe_weights(found: Evaluation, *, served: bool) -> Weights:
-    """Return the weights of a candidate; those of what was served raise no warnings."""
-    diagnostics = found.diagnostics
-    return Weights(
-        effective_n=diagnostics.effective_n,
-        largest=diagnostics.largest_weight,
-        mean=diagnostics.mean_weight,
-        mean_error=diagnostics.mean_weight_error,
-        arms=[
-            {
-                "arm": overlap.arm,
-                "drawn": overlap.logged,
-                "wanted": overlap.target,
-                "overlap": overlap.covered,
-                "effective_n": overlap.effective_n,
-                "largest": overlap.largest_weight,
-            }
-            for overlap in diagnostics.overlap
-        ],
-        warnings=[] if served else list(_warnings(found)),
-    )
-
-
-def _warnings(found: Evaluation) -> Iterator[str]:
-    """Yield warnings about weights beyond the thresholds of the gate."""
-    diagnostics = found.diagnostics
-    if diagnostics.effective_n < gate.LEAST_EFFECTIVE_N:
-        yield (
-            f"The {diagnostics.n:,} decisions carry as much information as {diagnostics.effective_n:,.0f} "
-            "decisions of the candidate: too few."
-        )
-    largest = float(found.weight.max() / found.weight.sum())
-    if largest > gate.LARGEST_SHARE:
-        yield f"A single decision has {largest:.0%} of all weight."
-    if abs(diagnostics.mean_weight_z) > gate.LARGEST_WEIGHT_ERROR:
-        yield (
-            f"The mean weight is {diagnostics.mean_weight:.3f}, which is "
-            f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "
-            "logged propensities may be wrong."
-        )
-
-
 REFUSED = (
     "The log has no propensities, which {} needs: it weighs what an arm earned by how "
     "likely the arm was drawn. Only --estimator dm works without them. Log the probability of the "
     "drawn arm with each decision (`armwise import --propensity` or `--distribution`), or estimate it from "
     "repeated contexts (`armwise import --estimate-propensities`)."
-)
-
-DIRECT = (
-    "The log has no propensities, so every figure comes from the direct model, dm, and is right only if the "
-    "model is. It assumes that rewards depend on what is on record of the question and on the arm, and that "
-    "nothing unobserved chose the arm. Its intervals cover the spread of the predictions, not their error."
-)
-
-ESTIMATES = (
-    "Propensities of {:,} of {:,} decisions were estimated from frequencies, not recorded: every figure "
-    "assumes that the counted context was all that the logging policy saw, and that it never changed. "
-    "Intervals leave the error of the estimate out."
-)
-
-ALL_ELIGIBLE = (
-    "For {:,} of {:,} decisions, only the probability of the drawn arm is on record. If it is below 1, every "
-    "arm that was eligible counts as one that could be drawn."
 )
 
 
@@ -661,63 +530,9 @@ def _possible(request: EvaluationRequest, log: LoggedDraws) -> EvaluationRequest
     return request
 
 
-def _provenance(log: LoggedDraws) -> Iterator[str]:
-    """Yield the assumptions behind every figure of a log without recorded propensities."""
-    if not log.has_propensities:
-        yield DIRECT
-    if log.estimated:
-        yield ESTIMATES.format(log.estimated, len(log))
-    if n := int((~log.whole).sum()):
-        yield ALL_ELIGIBLE.format(n, len(log))
-
-
-def _remarks_on_cluster(request: EvaluationRequest, log: LoggedDraws) -> Iterator[str]:
-    """Yield a remark if no two decisions share a cluster, such as a question or an episode."""
-    if request.cluster in ("episode", "user") and log.n_groups == len(log):
-        yield (
-            f"No two decisions are on record with the same {request.cluster}: each is an observation by "
-            "itself, as with --cluster none."
-        )
-
-
 def _digest(log: LoggedDraws) -> str:
     """Return a digest of the rows."""
     digest = hashlib.blake2b("\0".join(log.arms).encode(), digest_size=16)
     for column in (log.seq, log.drawn, log.propensity, log.reward):
         digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()
-
-
-def _note_recomputed(checked: RecomputedCheck | None) -> Iterator[str]:
-    """Yield how many of the recomputed distributions differed."""
-    if checked is not None:
-        again = f"{checked.checked:,} distributions were recomputed, and {checked.mismatched:,} differed"
-        yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
-
-
-def _note_unsettled(settled: Settled, rows: int | None, wait_time: str) -> Iterator[str]:
-    """Yield a note on decisions that estimates leave out because they may still get feedback.
-
-    Args:
-        settled: The settled part of the entire log.
-        rows: Number of rows; None if they are only a part of the log, so that no share can be stated.
-        wait_time: The rule's wait time.
-    """
-    if settled.is_whole:
-        return
-    later = (
-        f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so "
-        "far has read the log since: if it is stopped, start it."
-    )
-    if settled.n_open:
-        share = "" if rows is None else f" ({settled.n_open / (settled.n_open + rows):.0%} of all)"
-        whole = " of the entire log" if rows is None else ""
-        yield (
-            f"{settled.n_open:,} decisions{whole} since {format_time(settled.before)}{share} may "
-            f"still get feedback and are not in the estimates. {later}"
-        )
-    else:
-        yield (
-            f"Decisions since {format_time(settled.before)} could still get feedback when the log "
-            f"was written, and are not in the estimates. {later}"
-        )

@@ -476,18 +476,17 @@ class _Steps:
         if (name is None and router is None) or learned == 0:
             return None
         with self.journal.step("evaluate") as step:
-            results = []
-            if name is not None:
-                self.journal.evaluation, step.found[name] = self._judge(name)
-                results.append(f"evaluation {self.journal.evaluation}: {name} {step.found[name]['verdict']}")
-            if router is not None:  # a proposal, which decides nothing
+            results, held = [], {"verdict": "hold", "promote": False, "reasons": list[str]()}
+            for each in filter(None, (name, router)):  # a router is a proposal, which decides nothing
                 try:
-                    number, step.found[router] = self._judge(router)
-                    results.append(f"evaluation {number}: {router} {step.found[router]['verdict']}")
+                    number, step.found[each] = self._judge(each)
+                    results.append(f"evaluation {number}: {each} {step.found[each]['verdict']}")
+                    self.journal.evaluation = number if each == name else self.journal.evaluation
                 except EvaluationFailedError as error:
-                    results.append(f"{router} is not judged: {error}")
+                    results.append(f"{each} is not judged: {error}")
+                    held["reasons"] = [str(error)]
             step.said = "; ".join(results)
-        return None if name is None else step.found[name]
+        return None if name is None else step.found.get(name, held)
 
     def _judge(self, name: str) -> tuple[int, dict[str, Any]]:
         """Return the evaluation of a candidate, and the verdict of the gate. Raises EvaluationFailedError."""

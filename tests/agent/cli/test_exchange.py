@@ -339,7 +339,7 @@ def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     printed = run("replay", "--from", path, "--policy", "uniform", "--policy", "configured", "-o", "r.json")
     assert "serve_config.yaml" not in printed
     report = json.loads((tmp_path / "r.json").read_text())
-    assert report["config"] == str(path)
+    assert report["source"] == str(path)
     own = run("replay", "--from", path, "--policy", "uniform", "-c", config, "-o", tmp_path / "own.json")
     assert "uniform" in own
     mine, theirs = (

@@ -26,12 +26,9 @@ from armwise.agent.evaluation.replay_document import (
     CandidateResult,
     Interval,
     ReplayDocument,
-    find_headline,
-    list_footnotes,
-    list_remarks,
-    make_page,
 )
 from armwise.agent.evaluation.replay_log import read_selection, replay
+from armwise.agent.evaluation.replay_page import find_headline, list_footnotes, list_remarks, make_page
 from armwise.agent.learning import Learner, Recipe, publish_candidate, train_on
 from armwise.agent.policies import (
     Policy,

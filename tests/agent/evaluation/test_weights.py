@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.replay_log import describe_weights
+from armwise.agent.evaluation.replay_document import describe_weights
 from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import evaluate
 from armwise.feedback.ope.evaluation import Evaluation
