@@ -51,7 +51,7 @@ RESAMPLES, RUNS = 100, 5
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0, clip=(0.0, 1.0))
 
 BLOCK = 256
-"""Decisions that are followed at once, as in a replay."""
+"""Decisions that are replayed at once, as in a replay."""
 
 DIM = 8
 """Numbers in the context of a decision of the replay."""
@@ -138,7 +138,7 @@ def time_following(log: dict[str, Floats | Integers], contexts: Floats) -> float
     ]
     policy = build_policy(PolicySpec(kind="linucb", params={"dims": 0}), arms)
     start = process_time()
-    found = [p for at in range(0, n, BLOCK) for p in sampling.follow(policy, steps[at : at + BLOCK])]
+    found = [p for at in range(0, n, BLOCK) for p in sampling.replay(policy, steps[at : at + BLOCK])]
     columns = {name: log[name] for name in ("propensity", "drawn", "reward")}
     ips(Sample(**columns, p_target=np.array(found)))
     return process_time() - start

@@ -209,7 +209,7 @@ def following_a_log_is_deciding_and_learning_one_step_after_the_other(build: Bui
             steps.append(ReplayStep(other, (), 0.01, (), None, 0.1))
         steps.append(ReplayStep(decision, asked, 0.01, penalty, learned, 0.1))
     in_turn, in_block = build(), build()
-    found = [*sampling.follow(in_block, steps[:100]), *sampling.follow(in_block, steps[100:])]
+    found = [*sampling.replay(in_block, steps[:100]), *sampling.replay(in_block, steps[100:])]
     for step, p in zip(steps, found, strict=True):
         decision, cost = step.decision, (step.cost,) if getattr(in_turn, "learns_costs", False) else ()
         assert (p is None) is (not step.arms)

@@ -1,7 +1,7 @@
 """What candidates decide in a block of the log: here in order, or elsewhere for those that need no order.
 
-    play --Part--> follow_block     in this process: candidates that learn are one sequence
-         --Part--> follow_there     in any process, and in any order: reads the block from the log itself
+    play --Part--> replay_block     in this process: candidates that learn are one sequence
+         --Part--> replay_there     in any process, and in any order: reads the block from the log itself
 
 Both return the same arrays to the last bit.
 """
@@ -78,7 +78,7 @@ class BlockTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ReplayedBlock:
     """What candidates decided in a block.
 
     Attributes:
@@ -92,18 +92,18 @@ class Followed:
     X: Any = None
 
 
-Map = Callable[[Callable[[Part], Followed], Iterable[Part]], Iterator[Followed]]
+Map = Callable[[Callable[[Part], ReplayedBlock], Iterable[Part]], Iterator[ReplayedBlock]]
 """Applies a function to blocks and yields the results in their order, as `map` does."""
 
 
-def follow_block(
+def replay_block(
     part: Part,
     candidates: Sequence[Candidate],
     rule: RewardRule,
     *,
     describes: bool = False,
     noting: Sequence[Candidate] = (),
-) -> Followed:
+) -> ReplayedBlock:
     """Let candidates decide the rows of a block, and learn its examples.
 
     Args:
@@ -131,7 +131,7 @@ def follow_block(
         came[[row_of[example.seq] for example in found]] = True
         if found and describes:
             features.append(featurize([example.decision.context for example in found]))
-    return Followed(came, [decider.found for decider in deciders], stack(features) if features else None)
+    return ReplayedBlock(came, [decider.found for decider in deciders], stack(features) if features else None)
 
 
 def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -170,7 +170,7 @@ class _Decider:
             for row, example in zip(rows, block, strict=True)
         ]
         try:
-            for row, eligible, p in zip(rows, arms, candidate.follow(block, arms, rewards), strict=True):
+            for row, eligible, p in zip(rows, arms, candidate.replay(block, arms, rewards), strict=True):
                 if row is None or not eligible:
                     continue
                 if isinstance(p, str):
@@ -204,7 +204,7 @@ class _Decider:
 
 @dataclass(frozen=True, slots=True)
 class BlockTask:
-    """What another process needs to follow blocks, as plain values.
+    """What another process needs to replay blocks, as plain values.
 
     Attributes:
         config: The configuration as JSON.
@@ -221,8 +221,8 @@ class BlockTask:
     describes: bool
 
 
-def follow_there(task: BlockTask, part: Part) -> Followed:
-    """Follow a block in a process that has only the task; it reads the block from the log.
+def replay_there(task: BlockTask, part: Part) -> ReplayedBlock:
+    """Replay a block in a process that has only the task; it reads the block from the log.
 
     Raises:
         CandidateError: A candidate cannot be built here, or cannot decide.
@@ -232,7 +232,7 @@ def follow_there(task: BlockTask, part: Part) -> Followed:
     for candidate, taught in zip(candidates, part.taught, strict=True):
         candidate.taught = dict(taught)
     examples = read_examples(store, rule.join, part.first - 1, part.last) if len(part.seq) else ()
-    return follow_block(replace(part, examples=examples), candidates, rule, describes=task.describes)
+    return replay_block(replace(part, examples=examples), candidates, rule, describes=task.describes)
 
 
 @lru_cache(maxsize=1)

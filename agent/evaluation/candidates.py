@@ -53,7 +53,7 @@ class CandidateError(EvaluationError):
 
 
 class CandidateKind(StrEnum):
-    """The kinds of candidates; a name is a kind, followed by `:` and its argument if it takes one."""
+    """The kinds of candidates; a name is a kind, replayed by `:` and its argument if it takes one."""
 
     SERVED = "served"
     """The logging policy."""
@@ -249,7 +249,7 @@ class Candidate(ABC):
         del example, reward
 
     @abstractmethod
-    def follow(
+    def replay(
         self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
     ) -> Iterator[Floats | str]:
         """Yield its distribution at each example, floor mixed in, shape (n_arms,), or why it is left out.
@@ -298,7 +298,7 @@ class PolicyCandidate(Candidate):
         return self.rule is None and self.pacer is None
 
     @override
-    def follow(
+    def replay(
         self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
     ) -> Iterator[Floats | str]:
         if self.store is not None:
@@ -306,7 +306,7 @@ class PolicyCandidate(Candidate):
         rows, most = zip(block, arms, rewards, strict=True), len(block) if self.pacer is None else 1
         while several := [*islice(rows, most)]:  # what one pays changes the price of the next
             asked = [self._ask(*row) for row in several]
-            found = sampling.follow(self.policy, [step for step, _ in asked])
+            found = sampling.replay(self.policy, [step for step, _ in asked])
             for (example, _, _), (step, reason), p in zip(several, asked, found, strict=True):
                 if p is not None:
                     p = bind(p, example.decision, step.arms, step.floor)
@@ -387,7 +387,7 @@ class StaticCandidate(Candidate):
         """Return its distribution over some arms, at least one. Raises LeftOutError."""
 
     @override
-    def follow(
+    def replay(
         self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
     ) -> Iterator[Floats | str]:
         for example, eligible in zip(block, arms, strict=True):
@@ -440,11 +440,11 @@ class RouterCandidate(StaticCandidate):
         self._scores: dict[str, Floats] = {}
 
     @override
-    def follow(
+    def replay(
         self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
     ) -> Iterator[Floats | str]:
         self._block, self._scores = block, {}
-        return super().follow(block, arms, rewards)
+        return super().replay(block, arms, rewards)
 
     @override
     def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:

@@ -1,16 +1,16 @@
-"""Follow blocks of a log in tasks of Ray, which may run on other machines."""
+"""Replay blocks of a log in tasks of Ray, which may run on other machines."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from armwise.agent.evaluation.blocks import Followed, Map, Part
+from armwise.agent.evaluation.blocks import Map, Part, ReplayedBlock
 from armwise.agent.evaluation.candidates import EvaluationError
 from armwise.arms import local_ray
 
 IN_FLIGHT = 2
-"""Blocks per processor that are followed, or wait for one: few, since the results of all are in memory."""
+"""Blocks per processor that are replayed, or wait for one: few, since the results of all are in memory."""
 
 
 @contextmanager
@@ -24,12 +24,12 @@ def map_on_ray() -> Iterator[Map]:
         yield _map
 
 
-def _map(follow: Callable[[Part], Followed], parts: Iterable[Part]) -> Iterator[Followed]:
+def _map(replay: Callable[[Part], ReplayedBlock], parts: Iterable[Part]) -> Iterator[ReplayedBlock]:
     import ray  # here: it takes a second to load
 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     most = IN_FLIGHT * max(1, int(resources.get("CPU", 1)))
-    task, stored, waiting = ray.remote(num_cpus=1)(_call), ray.put(follow), deque[Any]()
+    task, stored, waiting = ray.remote(num_cpus=1)(_call), ray.put(replay), deque[Any]()
     try:
         for part in parts:
             if len(waiting) >= most:
@@ -42,20 +42,20 @@ def _map(follow: Callable[[Part], Followed], parts: Iterable[Part]) -> Iterator[
             ray.cancel(reference)
 
 
-def _call(follow: Callable[[Part], Followed], part: Part) -> Followed:
-    return follow(part)
+def _call(replay: Callable[[Part], ReplayedBlock], part: Part) -> ReplayedBlock:
+    return replay(part)
 
 
-def _take(reference: Any) -> Followed:
+def _take(reference: Any) -> ReplayedBlock:
     """Return the result of a task, or raise its error as it would be raised here."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     try:
-        followed: Followed = ray.get(reference)
+        replayed: ReplayedBlock = ray.get(reference)
     except RayTaskError as error:
         raise error.cause from None
     except RayError as error:
         reason = str(error).strip().splitlines()[-1]
         raise EvaluationError(f"a task of Ray failed: {reason}; leave out --ray to replay here") from None
-    return followed
+    return replayed

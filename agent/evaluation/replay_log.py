@@ -24,11 +24,11 @@ from armwise.agent.config import AppConfig
 from armwise.agent.evaluation.blocks import (
     BlockTarget,
     BlockTask,
-    Followed,
     Map,
     Part,
-    follow_block,
-    follow_there,
+    ReplayedBlock,
+    replay_block,
+    replay_there,
 )
 from armwise.agent.evaluation.candidates import (
     Candidate,
@@ -118,8 +118,8 @@ class Target:
 # -- the loop ----------------------------------------------------------------------------------------
 
 
-Elsewhere = Callable[[Sequence[Candidate], bool, Iterable[Part]], Iterator[Followed]]
-"""Follows blocks in other processes, in order: for some candidates, and whether rows are described."""
+Elsewhere = Callable[[Sequence[Candidate], bool, Iterable[Part]], Iterator[ReplayedBlock]]
+"""Replays blocks in other processes, in order: for some candidates, and whether rows are described."""
 
 
 def play(
@@ -143,7 +143,7 @@ def play(
         on_progress: Called with the progress.
         describes: Whether to compute features of the rows.
         cluster: What rows of an observation share.
-        elsewhere: Follows blocks for the candidates that are `alone`, and describes rows; None: all is here.
+        elsewhere: Replays blocks for the candidates that are `alone`, and describes rows; None: all is here.
 
     Returns:
         The rows, the target of each candidate, and the features of the rows if they were asked for.
@@ -164,23 +164,23 @@ def play(
         for candidate, one in zip(deciders, decided, strict=True):
             played[candidate.name].add(one)
 
-    def follow_first(part: Part) -> Part:
-        """Follow a block by those who need the order, before it is followed elsewhere."""
+    def replay_first(part: Part) -> Part:
+        """Replay a block by those who need the order, before it is replayed elsewhere."""
         if in_order or part.labelled:
-            keep(in_order, follow_block(part, in_order, rule, noting=mapped).decided)
+            keep(in_order, replay_block(part, in_order, rule, noting=mapped).decided)
         return replace(part, examples=(), taught=tuple(dict(one.taught) for one in mapped))
 
     parts = _list_parts(source.blocks(rule, selection, on_progress, contexts=reads), rows)
     if elsewhere is None:
-        follow = partial(follow_block, candidates=candidates, rule=rule, describes=describes)
-        blocks: Iterator[Followed] = map(follow, parts)
+        replay_here = partial(replay_block, candidates=candidates, rule=rule, describes=describes)
+        blocks: Iterator[ReplayedBlock] = map(replay_here, parts)
     else:
-        blocks = elsewhere(mapped, describes, map(follow_first, parts))
-    for followed in blocks:
-        keep(mapped, followed.decided)
-        readable.append(followed.came | (not reads))
-        if followed.X is not None:
-            features.append(followed.X)
+        blocks = elsewhere(mapped, describes, map(replay_first, parts))
+    for replayed in blocks:
+        keep(mapped, replayed.decided)
+        readable.append(replayed.came | (not reads))
+        if replayed.X is not None:
+            features.append(replayed.X)
     came = readable.take()
     log, kept = rows.take(came)
     described = stack(features)[kept[came]] if describes else None
@@ -289,8 +289,8 @@ def replay(
         source: The training log, or an export.
         store: The log, for its versions; None if there is only an export.
         progress: Called with the progress.
-        map_blocks: Follows blocks of `store` in other processes, where their order does not matter; None:
-            this process follows all.
+        map_blocks: Replays blocks of `store` in other processes, where their order does not matter; None:
+            this process replays all.
 
     Raises:
         EvaluationError: No usable decision is selected; or, as a CandidateError, a candidate is unknown or
@@ -303,9 +303,9 @@ def replay(
     built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
     selection = read_selection(request, service)
 
-    def follow_elsewhere(
+    def replay_elsewhere(
         candidates: Sequence[Candidate], describes: bool, parts: Iterable[Part]
-    ) -> Iterator[Followed]:
+    ) -> Iterator[ReplayedBlock]:
         assert map_blocks is not None
         task = BlockTask(
             orjson.dumps(config.model_dump(mode="json")),
@@ -314,7 +314,7 @@ def replay(
             tuple(candidate.name for candidate in candidates),
             describes,
         )
-        return map_blocks(partial(follow_there, task), parts)
+        return map_blocks(partial(replay_there, task), parts)
 
     doubt: str = load(FIND_DOUBT)(source, rule, selection, progress, missing=False)
     if doubt:
@@ -329,7 +329,7 @@ def replay(
             progress,
             describes=predicts and request.reward_model == "ridge",
             cluster="question" if request.cluster == "none" else request.cluster,
-            elsewhere=follow_elsewhere
+            elsewhere=replay_elsewhere
             if map_blocks and (predicts or any(candidate.alone for candidate in built))
             else None,
         )

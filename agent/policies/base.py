@@ -41,7 +41,7 @@ class Policy(Protocol):
       without it can only be named by the configuration.
     - `penalise(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
-    - `follow(steps)`, its distribution at each `ReplayStep`, or None where it is not asked. It learns each
+    - `replay(steps)`, its distribution at each `ReplayStep`, or None where it is not asked. It learns each
       step before the next one. It is for a policy that does so more quickly than by one call after the other,
       with the same results but for rounding.
     - `learns_costs = True`: `learn` takes what the reward lost to costs as a third argument.

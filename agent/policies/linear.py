@@ -39,7 +39,7 @@ PRIOR = 1.0
 """Expected reward of an arm without rewards; at the top of the range, so that new arms are tried."""
 
 BLOCK = 32
-"""Steps of a replay that are followed together."""
+"""Steps of a replay that are replayed together."""
 
 Features = Mapping[str, Mapping[str, float]]
 """Features of arms, by their names."""
@@ -160,14 +160,14 @@ class RidgePolicy(ABC):
                 self._rows[arm] = model.add_arm()
             model.learn(self._rows[arm], x, z, reward - self._priors(context, (arm,))[0])
 
-    def follow(self, steps: Sequence[ReplayStep]) -> Sequence[Array | None]:
+    def replay(self, steps: Sequence[ReplayStep]) -> Sequence[Array | None]:
         """Return its distribution at each step, and learn each after it: many by a few products."""
         found: list[Array | None] = []
         while len(found) < len(steps):
             rest = steps[len(found) : len(found) + BLOCK]
             with self._lock:
                 if block := [*self._list_alike(rest)]:
-                    found += self._follow(block)
+                    found += self._replay(block)
                     continue
             step = rest[0]  # it brings an arm or a column
             penalty = np.array(step.penalty or (0.0,))
@@ -194,14 +194,14 @@ class RidgePolicy(ABC):
                 return
             yield step, x, columns
 
-    def _follow(self, block: Sequence[tuple[ReplayStep, Array, _ArmColumns]]) -> Sequence[Array | None]:
+    def _replay(self, block: Sequence[tuple[ReplayStep, Array, _ArmColumns]]) -> Sequence[Array | None]:
         steps, x, columns = zip(*block, strict=True)
         model, arms, n_own = self._model, steps[0].decision.arms, len(x[0])
         assert model is not None  # nothing is alike before
         learned = [t for t, step in enumerate(steps) if step.reward is not None]
         drawn = np.array([arms.index(steps[t].decision.drawn) for t in learned], dtype=np.intp)
         prior = np.array([self._priors(step.decision.context, arms) for step in steps])
-        mean, covariance = model.follow(
+        mean, covariance = model.replay(
             np.array(x),
             columns[0].rows,
             np.array([one.z[:, n_own:] for one in columns]),

@@ -103,7 +103,7 @@ class ArmRidge:
         residual[:n_own] *= -self.ridge
         _update(self.shared, -residual[:-1], -residual[-1:])
 
-    def follow(
+    def replay(
         self, x: Array, rows: Rows, z: Array, drawn: Rows, taught: Rows, reward: Array
     ) -> tuple[Array, Array]:
         """Return `posterior` at each of several steps, and learn a reward after some: equal but for rounding.
@@ -127,7 +127,7 @@ class ArmRidge:
         for arm, row in enumerate(rows):
             own = np.flatnonzero(drawn == arm)
             at = taught[own]
-            product[:, arm], errors[own] = _follow(self.own[row], x, steps[:, None], x[at], at, targets[own])
+            product[:, arm], errors[own] = _replay(self.own[row], x, steps[:, None], x[at], at, targets[own])
         variance, mean = np.einsum("tnd,td->tn", product[..., :n_own], x), product[..., -1]
         if not is_shared:
             return mean, variance[..., None] * np.eye(len(rows))
@@ -135,7 +135,7 @@ class ArmRidge:
         residual = np.concatenate([self.ridge * product[..., :n_own], residual], axis=2)
         errors[:, :n_own] *= -self.ridge
         when, further = steps[:, None, None], -errors
-        found, _ = _follow(self.shared, residual, when, further[:, :-1], taught, further[:, -1:])
+        found, _ = _replay(self.shared, residual, when, further[:, :-1], taught, further[:, -1:])
         covariance = found[..., :-1] @ residual.transpose(0, 2, 1)
         covariance[:, range(len(rows)), range(len(rows))] += variance
         return mean + found[..., -1], covariance
@@ -183,7 +183,7 @@ def _update(block: Array, x: Array, targets: Array) -> Array:
     return error
 
 
-def _follow(
+def _replay(
     block: Array, asked: Array, when: Rows, x: Array, at: Rows, targets: Array
 ) -> tuple[Array, Array]:
     """Return what a regression says of some rows at their times, while it learns others: `_update` in bulk.

@@ -168,7 +168,7 @@ def compute_served_distribution(
     return _apply_floor(tilt(p, np.array(penalty) / TEMPERATURE), len(arms), floor) if penalty else p
 
 
-def follow(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.float64] | None]:
+def replay(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.float64] | None]:
     """Return the distribution to draw from at each step of a replay, None where a policy is not asked.
 
     The policy learns each step before the next one.
@@ -176,7 +176,7 @@ def follow(policy: Policy, steps: Sequence[ReplayStep]) -> Sequence[NDArray[np.f
     Raises:
         PolicyError: The policy returned no distribution over the arms, or cannot learn from a decision.
     """
-    if (in_block := getattr(policy, "follow", None)) is not None:
+    if (in_block := getattr(policy, "replay", None)) is not None:
         active = [i for i, step in enumerate(steps) if step.arms or step.reward is not None]
         served: list[NDArray[np.float64] | None] = [None] * len(steps)
         for i, distribution in zip(active, in_block([steps[i] for i in active]), strict=True):

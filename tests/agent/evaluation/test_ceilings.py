@@ -43,7 +43,7 @@ def test_a_candidate_is_evaluated_under_another_ceiling(tmp_path: Path, ceiling:
 
 
 def decide(one: PolicyCandidate, made: Decision, arms: tuple[str, ...], cost: Cost = NO_COST) -> np.ndarray:
-    (found,) = one.follow([Example(1, made, cost, {"thumb": 1.0})], [arms], [0.5])
+    (found,) = one.replay([Example(1, made, cost, {"thumb": 1.0})], [arms], [0.5])
     assert not isinstance(found, str)
     return found
 
@@ -95,12 +95,12 @@ def test_what_a_candidate_pays_in_a_block_changes_the_next_price_and_labels_cost
         policy, explores = build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03)
         one = PolicyCandidate("", "", frozenset(ARMS), policy, explores, pacer=pacer)
         parts = [slice(at, at + size) for at in range(0, len(block), size)]
-        ps = [p for part in parts for p in one.follow(block[part], arms[part], [None] * len(block[part]))]
+        ps = [p for part in parts for p in one.replay(block[part], arms[part], [None] * len(block[part]))]
         found.append((pacer.price, pacer.debt, [p.tolist() for p in ps if not isinstance(p, str)]))
     assert found[0] == found[1]
     alone = Pacer(Budget(steps_per_request=1.0))
     one = PolicyCandidate("", "", frozenset(ARMS), policy, explores, pacer=alone)
-    [*one.follow(block[4:5], [()], [None])]
+    [*one.replay(block[4:5], [()], [None])]
     assert alone.arms == Pacer(Budget(steps_per_request=1.0)).arms
 
 
@@ -113,6 +113,6 @@ def test_a_turn_of_a_conversation_is_a_request_of_its_budget() -> None:
         for number in range(30):
             decision, execution, _ = turn(number, ARMS[number % 3])
             cost = replace(execution.cost, steps=turns * execution.cost.steps)
-            [*one.follow([Example(number + 1, decision, cost, {"thumb": 1.0}, turns=turns)], [()], [0.5])]
+            [*one.replay([Example(number + 1, decision, cost, {"thumb": 1.0}, turns=turns)], [()], [0.5])]
     assert pacers[0].costs(ARMS) == pacers[1].costs(ARMS) == tuple(map(float, STEPS.values()))
     assert (pacers[0].price, pacers[0].debt) == (pacers[1].price, pacers[1].debt)

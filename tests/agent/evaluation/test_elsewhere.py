@@ -1,4 +1,4 @@
-"""Blocks that are followed elsewhere, in any order: the document is the same to the last figure."""
+"""Blocks that are replayed elsewhere, in any order: the document is the same to the last figure."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import EvaluationRequest, Map, map_on_ray, replay
-from armwise.agent.evaluation.blocks import Followed, Part
+from armwise.agent.evaluation.blocks import Part, ReplayedBlock
 from armwise.agent.evaluation.candidates import CandidateError
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
@@ -82,11 +82,11 @@ def document(logged: tuple[AppConfig, Store], map_blocks: Map | None, **asked: A
     return {**replay(config, request, source, store, quietly, map_blocks), "made_at": 0.0}
 
 
-def last_first(follow: Callable[[Part], Followed], parts: Iterable[Part]) -> Iterator[Followed]:
+def last_first(replay: Callable[[Part], ReplayedBlock], parts: Iterable[Part]) -> Iterator[ReplayedBlock]:
     """Follow the blocks as another process would, the last one first."""
-    follow, sent = pickle.loads(pickle.dumps(follow)), [pickle.dumps(part) for part in parts]
+    replay, sent = pickle.loads(pickle.dumps(replay)), [pickle.dumps(part) for part in parts]
     assert len(sent) > 5
-    found = [pickle.dumps(follow(pickle.loads(part))) for part in reversed(sent)]
+    found = [pickle.dumps(replay(pickle.loads(part))) for part in reversed(sent)]
     return map(pickle.loads, reversed(found))
 
 
@@ -119,7 +119,7 @@ def test_the_blocks_of_others_hold_what_labels_taught(logged: tuple[AppConfig, S
 
 
 def test_candidates_that_learn_are_never_mapped(logged: tuple[AppConfig, Store]) -> None:
-    def never(*_: object) -> Iterator[Followed]:
+    def never(*_: object) -> Iterator[ReplayedBlock]:
         raise AssertionError
 
     asked = {"candidates": ["configured", "recipe:1"], "estimators": ("ips",)}
@@ -152,10 +152,10 @@ def test_few_blocks_are_under_way_on_ray_and_an_error_there_is_raised_as_here() 
             list(results)
 
 
-def _echo(part: Part) -> Followed:
+def _echo(part: Part) -> ReplayedBlock:
     if part.first == 7:
         raise CandidateError("not this one")
-    return Followed(part.seq == part.first, [])
+    return ReplayedBlock(part.seq == part.first, [])
 
 
 def test_an_export_is_not_replayed_on_ray(tmp_path: Path) -> None:

@@ -276,13 +276,13 @@ def test_candidates_learn_rewards_without_what_caches_lacked(
     store.append(facts)
     join(store, config)
     heard: list[tuple[Example, float | None]] = []
-    follow = PolicyCandidate.follow
+    original = PolicyCandidate.replay
 
     def hear(self: PolicyCandidate, block: Any, arms: Any, rewards: Any) -> Any:
         heard.extend(zip(block, rewards, strict=True))
-        return follow(self, block, arms, rewards)
+        return original(self, block, arms, rewards)
 
-    monkeypatch.setattr(PolicyCandidate, "follow", hear)
+    monkeypatch.setattr(PolicyCandidate, "replay", hear)
     report = evaluated(config, store, "configured")
     assert report["rows"] == len(heard) == 30
     for example, reward in heard:
@@ -307,13 +307,13 @@ def test_a_candidate_ends_as_the_policy_that_the_learner_trains(
     store.append(facts)
     join(store, config)
     replayed: list[Policy] = []
-    follow = PolicyCandidate.follow
+    original = PolicyCandidate.replay
 
     def keep(self: PolicyCandidate, *told: Any) -> Any:
         replayed.append(self.policy)
-        return follow(self, *told)
+        return original(self, *told)
 
-    monkeypatch.setattr(PolicyCandidate, "follow", keep)
+    monkeypatch.setattr(PolicyCandidate, "replay", keep)
     evaluated(config, store, "configured")
     trained = build_policy(spec, ARMS)
     train_on(trained, rule, read_learned_examples(store, rule))
