@@ -8,7 +8,7 @@ from typing import Any
 
 from armwise.agent.console.changes import COLOURS, list_changes
 from armwise.agent.console.charts import draw_chart, draw_levels
-from armwise.agent.console.savings import POINTS, BaselineComparison
+from armwise.agent.proof import Statements
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, guards, promotions
@@ -79,13 +79,13 @@ def list_shares(sums: LogSums) -> list[tuple[tuple[int, int], dict[str, float]]]
 
 
 def draw_course(
-    sums: LogSums, comparison: BaselineComparison, marks: Sequence[Mark], numbers: Mapping[str, int]
+    sums: LogSums, found: Statements, marks: Sequence[Mark], numbers: Mapping[str, int]
 ) -> dict[str, str]:
     """Return the charts over decisions, as JSON for `console.js`; empty where there is nothing to draw.
 
     Args:
         sums: Has the course of the log.
-        comparison: Has the quality compared with the baseline.
+        found: Has the quality beside the reference.
         marks: Changes, in order.
         numbers: Numbers of the colours of arms.
     """
@@ -103,14 +103,12 @@ def draw_course(
     ]
     spans = [span for span, _ in levels]
     shares = draw_levels(spans, series, unit="%", stacked=True, **rest) if levels else ""
-    return {"shares": shares, "quality": _draw_quality(sums, comparison, rest)}
+    return {"shares": shares, "quality": _draw_quality(sums, found, rest)}
 
 
-def _draw_quality(sums: LogSums, comparison: BaselineComparison, rest: Mapping[str, object]) -> str:
-    """Return the chart of quality compared with the baseline; its first intervals may exceed its range."""
-    points = [
-        (count_until(sums, position), [POINTS * end for end in ends]) for position, ends in comparison.course
-    ]
+def _draw_quality(sums: LogSums, found: Statements, rest: Mapping[str, object]) -> str:
+    """Return the chart of quality beside the reference; its first intervals may exceed its range."""
+    points = [(count_until(sums, position), ends) for position, ends in found.course]
     if len(points) < 2:
         return ""
     later = [end for _, ends in points[len(points) // 2 :] for end in ends]
@@ -120,7 +118,7 @@ def _draw_quality(sums: LogSums, comparison: BaselineComparison, rest: Mapping[s
     series: list[dict[str, Any]] = [
         {"label": "what was served", "colour": "--ink", "values": value, "low": least, "high": most},
         {
-            "label": f"always {comparison.baseline}",
+            "label": f"always {found.reference}",
             "colour": "--grey",
             "dashed": True,
             "values": [0.0] * len(points),

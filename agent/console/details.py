@@ -36,7 +36,7 @@ async def details(request: Request, replica: AppReplica, caller: RequestCaller) 
 def _read(replica: Replica, *, shows_raters: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
     found = read_summary(store) or ServiceSummary()
-    receipt = None if found.comparison.doubt else read_kept(config)
+    receipt = None if found.statements.doubt else read_kept(config)
     counts = raters.newest_counts(store, config.reward.join) if shows_raters else ()
     return {
         "summary": found,

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from html import escape
 from typing import Any, NamedTuple
 
@@ -17,9 +18,9 @@ from armwise.agent.cli.console import errors, progress
 from armwise.agent.config import AppConfig, DigestSpec, parse
 from armwise.agent.console.period import NothingServedError, Period, read_period
 from armwise.agent.console.period_report import cut, list_statements, list_unknown
-from armwise.agent.console.savings import Statement
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.low_priority import read_task
+from armwise.agent.proof import Statement
 from armwise.agent.reporting import log_plainly, one_line, write_span
 from armwise.arms import proxies
 from armwise.feedback.decisions import format_time
@@ -128,8 +129,11 @@ def _describe_silence(since: float, until: float, why: str) -> dict[str, Any]:
     }
 
 
-def _say(one: Statement) -> dict[str, str]:
-    return {"headline": one.headline, "detail": one.detail}
+def _say(one: Statement) -> dict[str, Any]:
+    """Return a statement as data, what it assumes in its detail."""
+    document = asdict(one)
+    document["detail"] = " ".join([one.detail, *document.pop("assumptions")])
+    return document
 
 
 def _list_to_decide(period: Period) -> Iterator[str]:
@@ -142,7 +146,7 @@ def _list_to_decide(period: Period) -> Iterator[str]:
                 f"{arm.name} failed in {arm.failed:,} of {arm.decisions:,} requests: mend it, or switch it "
                 "off in the console."
             )
-    yield from list_unknown(period)
+    yield from (f"{one.headline}. {one.detail}" for one in list_unknown(period))
 
 
 def write_message(document: dict[str, Any]) -> dict[str, Any]:

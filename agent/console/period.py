@@ -3,7 +3,7 @@
     log  --read_period-->       Period
     file --read_file_period-->  Period
 
-The comparison with each arm is that of the overview and of `armwise prove`, over the decisions of the period.
+The statements are those of `armwise prove` (`armwise.agent.proof.state`), over the decisions of the period.
 A file is an export, or the converted log of another system: it has no promotions, alarms or verdicts.
 """
 
@@ -18,8 +18,7 @@ import numpy as np
 
 from armwise.agent.config import AppConfig
 from armwise.agent.console.changes import COLOURS, list_changes, number_colours
-from armwise.agent.console.savings import BaselineComparison, Statement, compare_traffic, state_quality
-from armwise.agent.proof import LoggedTraffic, read_kept
+from armwise.agent.proof import About, LoggedTraffic, Statement, Statements, read_kept, state
 from armwise.agent.proof.audit import find_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
@@ -46,7 +45,13 @@ MOST_STRETCHES = 40
 MOST_CLASSES = 20
 """Most classes of requests whose quality is stated."""
 
-TOO_FEW = Statement("Too few ratings to compare")
+TOO_FEW = Statement(
+    About.QUALITY,
+    "",
+    "Quality is not compared",
+    "there are too few ratings of this class.",
+    silence="too_early",
+)
 
 
 class NothingServedError(ValueError):
@@ -90,7 +95,7 @@ class Period:
         spent_usd: Dollars charged.
         arms: Figures of each arm, the most drawn first.
         stretches: Begin and end of consecutive decisions, and the share of each arm in these, in [0, 1].
-        comparison: What was served, compared with each arm.
+        statements: What can be said of savings and quality.
         changes: Changes, each with its time, in order.
         held: Candidates that the gate held, each with its time and reasons, in order.
         source: The file that was read; empty: the log of a service.
@@ -110,7 +115,7 @@ class Period:
     spent_usd: float
     arms: tuple[ArmFigures, ...]
     stretches: tuple[tuple[int, int, Mapping[str, float]], ...]
-    comparison: BaselineComparison
+    statements: Statements
     changes: tuple[tuple[float, str], ...] = ()
     held: tuple[tuple[float, str], ...] = ()
     source: str = ""
@@ -157,16 +162,18 @@ def read_period(
         guards.newest_falls(store, NEWEST),
         digests.list_failed(store, NEWEST),
     )
-    comparison = compare_traffic(traffic, config.baseline, live[-1].arms if live else (), read_kept(config))
+    receipt = read_kept(config)
+    earlier = () if receipt is None else (receipt.figures.reference,)
+    found = state(traffic, config.baseline, live=live[-1].arms if live else (), earlier=earlier)
     period = _build(
         traffic,
-        comparison,
+        found,
         (since, until),
         number_colours(store),
         changes=tuple(change for change in changes if since <= change[0] < until),
         held=tuple(sorted(_list_held(store, since, until))),
     )
-    return replace(period, classes=tuple(_state_classes(store, traffic, by, comparison.baseline)))
+    return replace(period, classes=tuple(_state_classes(store, traffic, by, found.reference)))
 
 
 def _state_classes(
@@ -180,7 +187,7 @@ def _state_classes(
     names = np.array([found.get(seq, "") for seq in decisions.seq.tolist()], dtype=np.object_)
     for name, n in Counter(names[names != ""].tolist()).most_common(MOST_CLASSES):
         some = replace(traffic, decisions=decisions.where(names == name))
-        yield name, n, state_quality(compare_traffic(some, reference)) or TOO_FEW
+        yield name, n, state(some, reference).find(About.QUALITY) or TOO_FEW
 
 
 def _nothing(store: Store, since: float, until: float) -> str:
@@ -272,7 +279,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     names = sorted({key.drawn for key in decisions.draw.values})
     return _build(
         traffic,
-        compare_traffic(traffic),
+        state(traffic),
         (since, until),
         {name: number % COLOURS for number, name in enumerate(names)},
         source=str(path),
@@ -290,7 +297,7 @@ def _quality(rule: RewardRule) -> RewardRule:
 
 def _build(
     traffic: LoggedTraffic,
-    comparison: BaselineComparison,
+    statements: Statements,
     window: tuple[float, float],
     colours: Mapping[str, int],
     *,
@@ -312,7 +319,7 @@ def _build(
         float(np.nansum(decisions.usd)),
         _list_figures(decisions),
         _list_stretches(decisions),
-        comparison,
+        statements,
         changes,
         held,
         source,

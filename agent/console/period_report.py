@@ -5,14 +5,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from armwise.agent.console.period import Period
-from armwise.agent.console.savings import (
-    Statement,
-    forecast,
-    state_quality,
-    state_savings,
-    state_waiting,
-    write_duration,
-)
+from armwise.agent.console.savings import state_quality, write_duration
+from armwise.agent.proof import About, Statement
 from armwise.agent.reporting import (
     GREY,
     GRID,
@@ -22,7 +16,6 @@ from armwise.agent.reporting import (
     draw_svg,
     fill_template,
     visible,
-    write_further,
     write_span,
 )
 
@@ -79,7 +72,11 @@ def write_page(period: Period, command: str) -> str:
         "period.html",
         pictures,
         period=period,
-        comparison=period.comparison,
+        found=period.statements,
+        tables=[
+            (arm, *(period.statements.find(about, arm) for about in (About.QUALITY, About.DOLLARS)))
+            for arm in period.statements.compared
+        ],
         title=f"What was served and saved, {_from_to(period)}",
         statements=list_statements(period),
         unknown=list_unknown(period),
@@ -91,26 +88,20 @@ def write_page(period: Period, command: str) -> str:
 
 def list_statements(period: Period) -> list[Statement]:
     """Return what the report states about savings and quality; nothing that cannot be trusted."""
-    found = period.comparison
-    saved = state_savings(found)
+    found = period.statements
+    dollars, best = found.find(About.DOLLARS), found.find(About.BEST_ARM)
     window = write_duration(period.wait_s)
-    quality = state_quality(found) or state_waiting(
-        found, len(period.arms), period.n_open, window, any_rating=period.rated > 0
-    )
-    return [*([saved] if saved else []), quality]
+    quality = state_quality(found, len(period.arms), period.n_open, window, any_rating=period.rated > 0)
+    shown = (dollars, quality, None if best is None or best.silence else best)
+    return [one for one in shown if one is not None]
 
 
-def list_unknown(period: Period) -> list[str]:
-    """Return the arms that answers cannot be told apart from yet, each with the ratings that it takes."""
-    found, unknown = period.comparison, list[str]()
-    for arm, one in found.arms.items():
-        lead = found.lead(one)
-        if lead is None or lead[1] > 0.0 or lead[2] < 0.0:
-            continue
-        more = forecast(*lead, one.decisions)
-        takes = f" That takes {write_further(more, 'rated answers')}." if more else ""
-        unknown.append(f'Are answers rated higher or lower than with always using "{arm}"?{takes}')
-    return unknown[:MOST_UNKNOWN]
+def list_unknown(period: Period) -> list[Statement]:
+    """Return the statements on quality that leave open which answers are better."""
+    quality = (one for one in period.statements.all if one.about is About.QUALITY)
+    return [
+        one for one in quality if one.low is not None and one.high is not None and one.low <= 0.0 <= one.high
+    ][:MOST_UNKNOWN]
 
 
 def _from_to(period: Period) -> str:

@@ -86,7 +86,7 @@ def report(
             console.print(f"{output}: {period.decisions:,} decisions", soft_wrap=True)
         if text or output is None:
             console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
-        if period.comparison.doubt:
+        if period.statements.doubt:
             raise typer.Exit(1)
 
 

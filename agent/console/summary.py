@@ -13,7 +13,8 @@ from math import inf, isnan
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.config import AppConfig
-from armwise.agent.console.savings import BaselineComparison, read_comparison
+from armwise.agent.console.savings import read_statements
+from armwise.agent.proof import Statements
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import NOT_SERVED
 from armwise.feedback.log import Store, listing
@@ -47,7 +48,8 @@ class ServiceSummary:
         at: When it was read, seconds since the epoch.
         sums: Decisions, their outcomes and costs by arm, from the first one on.
         newest: The same of the newest turns, with latencies.
-        comparison: What was served, compared with each arm.
+        statements: What can be said of savings and quality.
+        audited_to: Position of the log up to which it was audited for that.
         n_open: Explored decisions that may still get feedback.
         any_rating: Whether any feedback was ever received.
         rewards: Number and sum of the newest settled rewards by arm.
@@ -56,7 +58,8 @@ class ServiceSummary:
     at: float = 0.0
     sums: LogSums = field(default_factory=LogSums)
     newest: NewestTurns = field(default_factory=NewestTurns)
-    comparison: BaselineComparison = field(default_factory=BaselineComparison)
+    statements: Statements = field(default_factory=Statements)
+    audited_to: int = 0
     n_open: int = 0
     any_rating: bool = False
     rewards: Mapping[str, tuple[int, float]] = field(default_factory=dict)
@@ -83,13 +86,13 @@ def read_summary(store: Store) -> ServiceSummary | None:
 
 def write_summary(store: Store, config: AppConfig, now: float) -> None:
     """Summarise the log, and replace the last summary. Raises LogUnavailableError."""
-    before = read_summary(store)
+    before = read_summary(store) or ServiceSummary()
     state = settled.read(store, config.reward, counted=True)
     found = ServiceSummary(
         now,
-        summary.add_up(store, LogSums() if before is None else before.sums),
+        summary.add_up(store, before.sums),
         summary.read_newest(store, NEWEST),
-        read_comparison(store, config, ServiceSummary().comparison if before is None else before.comparison),
+        *read_statements(store, config, before.statements.doubt, before.audited_to),
         state.n_open,
         listing.has_rating(store),
         _read_rewards(store, config, min(now, state.before)),

@@ -3,7 +3,6 @@
 from .knowledge import Remark, assess
 from .receipt import (
     SavingsReceipt,
-    choose_reference,
     keep_receipt,
     make_receipt,
     read_kept,
@@ -11,16 +10,19 @@ from .receipt import (
     verify,
     write_receipt,
 )
+from .statements import About, Statement, Statements, state
 from .traffic import LoggedTraffic, NoTrafficError, open_traffic, read_file, read_store
-from .words import round_down, write_badge, write_markdown, write_sentence
+from .words import write_badge, write_markdown, write_sentence
 
 __all__ = [
+    "About",
     "LoggedTraffic",
     "NoTrafficError",
     "Remark",
     "SavingsReceipt",
+    "Statement",
+    "Statements",
     "assess",
-    "choose_reference",
     "keep_receipt",
     "make_receipt",
     "open_traffic",
@@ -28,7 +30,7 @@ __all__ = [
     "read_kept",
     "read_receipt",
     "read_store",
-    "round_down",
+    "state",
     "verify",
     "write_badge",
     "write_markdown",

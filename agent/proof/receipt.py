@@ -24,12 +24,12 @@ from armwise.agent.proof.documents import (
     read_document,
     write_document,
 )
+from armwise.agent.proof.statements import choose_reference, describe_reward
 from armwise.agent.proof.traffic import LoggedTraffic, name_log
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import (
     ArmComparison,
-    NothingComparableError,
     Sessions,
     Settlement,
 )
@@ -73,6 +73,7 @@ class SavingsReceipt(ProofDocument):
     rows: Number = Field(description="Explored decisions of that time.")
     digest: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of all that was read of these rows.")
     rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
+    reward: Name = Field(description="What quality is, in words.")
     figures: ArmComparison
     head: StatedHead | None = Field(
         default=None, description="Head of the log as it was read; null for a file or a service."
@@ -113,34 +114,10 @@ def make_receipt(
         rows=len(sessions.rows),
         digest=sessions.digest(),
         rule=digest_rule(traffic.rule),
+        reward=describe_reward(traffic.rule),
         figures=noninferiority.compare(sessions, reference, traffic.rule.reward_range),
         head=None if traffic.head is None else StatedHead(**asdict(traffic.head)),
     )
-
-
-def choose_reference(sessions: Sessions, *earlier: SavingsReceipt | None) -> str:
-    """Return the reference of an earlier receipt, or else the dearest arm; without dollars, the best one.
-
-    A dear arm that was hardly drawn yet is chosen, too, so that the reference does not change as its draws
-    come in.
-
-    Args:
-        sessions: The decisions.
-        earlier: Receipts of the same log, the first that counts first.
-
-    Raises:
-        NothingComparableError: No arm was drawn with dollars, or often enough with feedback.
-    """
-    for receipt in earlier:
-        if receipt is not None and receipt.figures.reference in sessions.names:
-            return receipt.figures.reference
-    costs = sessions.costs()
-    found = costs if any(costs.values()) else sessions.qualities()
-    if not found:
-        raise NothingComparableError(
-            f"no arm was drawn with dollars on record, or {noninferiority.ENOUGH} times with feedback"
-        )
-    return max(found, key=lambda arm: (found[arm], arm))
 
 
 def digest_rule(rule: RewardRule) -> str:

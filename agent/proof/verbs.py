@@ -13,7 +13,6 @@ from armwise.agent.proof.documents import ProofDocument
 from armwise.agent.proof.knowledge import assess
 from armwise.agent.proof.receipt import (
     SavingsReceipt,
-    choose_reference,
     keep_receipt,
     make_receipt,
     read_kept,
@@ -21,6 +20,7 @@ from armwise.agent.proof.receipt import (
     verify,
     write_receipt,
 )
+from armwise.agent.proof.statements import choose_reference
 from armwise.agent.proof.traffic import LoggedTraffic, open_traffic
 from armwise.agent.proof.verdict import is_verdict, read_verdict, verify_pairs, write_verdict
 from armwise.agent.proof.verdict_words import write_verdict_markdown, write_verdict_text
@@ -204,9 +204,9 @@ def _prove_log(
         if settings is not None and settings.baseline in sessions.names:
             beside = beside or settings.baseline
         try:
-            receipt = make_receipt(
-                traffic, sessions, settlement, beside or choose_reference(sessions, *earlier)
-            )
+            before = [one.figures.reference for one in earlier if one is not None]
+            reference = beside or choose_reference(sessions, *before)
+            receipt = make_receipt(traffic, sessions, settlement, reference)
         except NothingComparableError as error:
             reason = str(error)
     if reason:

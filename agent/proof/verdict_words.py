@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from armwise.agent.proof.statements import round_down, shorten
 from armwise.agent.proof.verdict import PairsVerdict
-from armwise.agent.proof.words import escape, round_down, shorten
+from armwise.agent.proof.words import escape
 from armwise.agent.reporting import write_dollars
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import MOST_MORE, GroupComparison, Word

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from armwise.agent.console.period import NothingServedError, read_period
 from armwise.agent.console.period_report import list_statements, list_unknown, write_page, write_text
+from armwise.agent.proof import About
 from armwise.feedback.events import INCUMBENT, OBSERVED, Mode
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions, runs
@@ -65,20 +68,21 @@ def test_ranges_of_ratings_and_of_savings_hold_the_truth(tmp_path: Path, config:
         store = Store(f"sqlite:///{tmp_path / f'{seed}.db'}")
         began(store)
         made = fill(store, replace(WORLD, wide=0.1), 600, seed)
-        found = read_period(store, config, BEGIN, BEGIN + 1e6, quietly).comparison
+        found = read_period(store, config, BEGIN, BEGIN + 1e6, quietly).statements
         table = read_served(store, RULE, BEGIN, BEGIN + 1e6)
         store.close()
         explored = [one for one in made if one.mode is Mode.EXPLORE]
         holds = []
-        for arm, one in found.arms.items():
+        for arm in found.compared:
             could = [d for d in explored if arm in d.arms]
-            assert one.saved is not None
             paid = table.usd[table.explored & table.possible(arm)].mean()
             saved = USD[arm] - paid  # what was served cost what it cost
-            holds.append(one.saved[1] <= saved <= one.saved[2])
-            assert one.quality is not None
             lead = expected(could, WORLD.right) - WORLD.right[arm]
-            holds.append(one.quality[1] <= lead <= one.quality[2])
+            for about, truth in ((About.DOLLARS, 1000.0 * saved), (About.QUALITY, 100.0 * lead)):
+                one = found.find(about, arm)
+                assert one is not None
+                assert one.low is not None
+                holds.append(one.low <= truth <= (inf if one.high is None else one.high))
         assert len(holds) == 6
         missed += not all(holds)
     assert missed <= 3
@@ -96,7 +100,7 @@ def test_the_figures_of_a_period_are_those_of_its_turns(store: Store, config: An
     assert (found.decisions, found.explored) == (len(mine), len(explored)) == (400, len(explored))
     table = read_served(store, RULE, since, until)
     assert found.rated == (table.explored & ~np.isnan(table.reward)).sum()
-    assert found.comparison.decisions <= len(explored)
+    assert found.statements.decisions <= len(explored)
     cost = {one.id: record.execution.cost for one in mine if (record := store.record(one.id)).execution}
     assert found.spent_usd == pytest.approx(sum(one.usd for one in cost.values()))
     for arm in found.arms:
@@ -117,20 +121,18 @@ def test_a_report_states_what_the_overview_states(store: Store, config: Any) -> 
     began(store)
     fill(store, WORLD, 600, seed=3)
     found = read_period(store, config, BEGIN, BEGIN + 1e6, quietly)
-    assert found.comparison.baseline == "large", "the most expensive arm"
+    assert found.statements.reference == "large", "the most expensive arm"
     saved, quality = list_statements(found)
-    assert "saved per 1,000 answers" in saved.headline
+    assert "saved per 1,000 of the same requests" in saved.headline
     assert quality.headline.startswith("Rated ")
-    page, text = write_page(found, "armwise report"), write_text(found)
+    page, text = unescape(write_page(found, "armwise report")), write_text(found)
     for one in (saved, quality):
         assert one.headline in text
         assert one.headline in page
-    open_arms = {
-        arm
-        for arm, one in found.comparison.arms.items()
-        if (lead := found.comparison.lead(one)) and lead[1] <= 0.0 <= lead[2]
-    }
-    assert {re.findall('"(.*)"', one)[0] for one in list_unknown(found)} == open_arms
+    unknown = [one for one in found.statements.all if one.about == "quality" and not one.tone]
+    assert unknown
+    assert list_unknown(found) == unknown
+    assert all(one.detail in page for one in unknown)
 
 
 def test_a_period_without_ratings_and_one_of_a_single_arm_are_reported(store: Store, config: Any) -> None:

@@ -72,8 +72,8 @@ def test_figures_are_those_of_the_rows(written: Callable[..., Path]) -> None:
     assert period.spent_usd == pytest.approx(sum(one.cost.usd for one in rows))
     assert {arm.name: arm.decisions for arm in period.arms} == Counter(one.decision.drawn for one in rows)
     assert period.source.endswith("log.jsonl.gz")
-    assert (period.comparison.doubt, period.comparison.baseline) == ("", "dear")
-    assert [one.headline[:5] for one in list_statements(period)][1] == "Rated"
+    assert (period.statements.doubt, period.statements.reference) == ("", "dear")
+    assert [one.about for one in list_statements(period)] == ["dollars", "quality"]
 
 
 def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..., Path]) -> None:
@@ -94,7 +94,7 @@ def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..
 def test_a_log_without_propensities_makes_no_comparison(written: Callable[..., Path]) -> None:
     rows = [replace(one, decision=replace(one.decision, probabilities=())) for one in simulated(300, seed=2)]
     period = whole(written(rows))
-    assert (period.without, dict(period.comparison.arms)) == (300, {})
+    assert (period.without, period.statements.all) == (300, ())
     for said in (write_page(period, "armwise report"), write_text(period)):
         assert "It has no propensities." in said
         assert "saved per" not in said
@@ -108,9 +108,7 @@ def test_rows_without_a_propensity_are_in_no_comparison(written: Callable[..., P
     ]
     period, known = whole(written(some)), whole(written([one for one in rows if one.seq % 3], "known.jsonl"))
     assert period.without == 200
-    assert {arm: one.quality for arm, one in period.comparison.arms.items()} == {
-        arm: one.quality for arm, one in known.comparison.arms.items()
-    }
+    assert period.statements.all == known.statements.all
     assert "200 decisions have no logged propensity" in write_page(period, "armwise report")
 
 
@@ -121,7 +119,7 @@ def test_a_report_of_wrong_propensities_says_so_and_states_nothing_else(written:
         replace(one, decision=replace(one.decision, probabilities=third)) for one in simulated(800, seed=4)
     ]
     period = whole(written(rows))
-    doubt = period.comparison.doubt
+    doubt = period.statements.doubt
     assert "Every propensity on record is 1" in doubt
     page, text = write_page(period, "armwise report"), write_text(period)
     assert doubt in text.splitlines()[2]
@@ -147,4 +145,4 @@ def test_what_could_still_get_feedback_when_a_file_was_written_is_not_compared_y
     with appearing(path) as file:
         write_export(decided, file, Header(written_at=0.0, reward=rule, settled=BEGIN + 60.0 * 7))
     period = read_file_period(path, BEGIN, BEGIN + 1000.0, quietly)
-    assert (period.decisions, period.n_open, period.comparison.decisions) == (10, 4, 6)
+    assert (period.decisions, period.n_open, period.statements.decisions) == (10, 4, 6)

@@ -33,9 +33,9 @@ async def test_the_newest_receipt_is_the_first_line_of_the_details(service: Serv
     shown = plain(page)
     assert write_sentence(receipt) in shown
     part = await service.client.get(f"{CONSOLE}/details", headers={"hx-request": "true"})
-    assert "Compared with always using" in part.text
+    assert "had answered each of them" in part.text
 
 
 async def test_a_receipt_that_cannot_be_read_is_not_shown(service: Service, home: Path) -> None:
     (home / "receipt.json").write_text("[]")
-    assert "Compared with always using" not in plain(await seen(service, "/details"))
+    assert "had answered each of them" not in plain(await seen(service, "/details"))

@@ -9,6 +9,7 @@ from armwise.agent.background import Work
 from armwise.agent.console import summary as module
 from armwise.agent.console.summary import Summarizer, read_summary, write_summary
 from armwise.agent.hosts.jobs import JobsHost
+from armwise.agent.proof import About
 from armwise.feedback.events import Feedback, Tick
 from tests.agent.console.test_overview import play, two_models
 from tests.agent.fakes import Service
@@ -21,9 +22,9 @@ async def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_summary(store, service.config, now)
     found = read_summary(store)
     assert found is not None
-    assert found.comparison == module.read_comparison(store, service.config)
+    assert (found.statements, found.audited_to) == module.read_statements(store, service.config)
     assert (found.at, found.any_rating, found.total["decisions"]) == (now, True, 300)
-    assert found.comparison.with_baseline is not None
+    assert found.statements.find(About.DOLLARS) is not None
 
 
 async def test_rewards_of_the_last_hour_are_those_of_the_metrics(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import LAB, VERBS, app
 from armwise.agent.config import load
-from armwise.agent.console.overview import place_points
-from armwise.agent.console.savings import BaselineComparison, read_comparison, state_savings, state_waiting
+from armwise.agent.console.savings import read_statements, state_quality
 from armwise.agent.evaluation import (
     EvaluationFailedError,
     EvaluationRequest,
@@ -23,7 +22,7 @@ from armwise.agent.evaluation import (
     run_evaluation,
     verdict_on,
 )
-from armwise.agent.proof import make_receipt, read_file, verify
+from armwise.agent.proof import About, make_receipt, read_file, verify
 from armwise.agent.proof.audit import LogAudit, audit_log, find_doubt
 from armwise.feedback import sources
 from armwise.feedback.decisions import EVERYTHING, Selection, tabulate
@@ -363,11 +362,14 @@ def test_the_gate_and_the_console_say_what_the_verbs_say(config: Path, wrong: bo
                 connection.execute(sa.update(t.decisions).values(**third))
         doubt = find_doubt(LogSource(store, settings.reward), settings.reward, EVERYTHING, quietly)
         assert bool(doubt) is wrong
-        found = read_comparison(store, settings)
-        said_waiting = state_waiting(found, 3, 0, "1 hour", any_rating=True)
-        assert (found.doubt, bool(found.arms), bool(state_savings(found))) == (doubt, not wrong, not wrong)
-        assert (doubt == said_waiting.detail) is wrong
-        assert (place_points(found) is None) is wrong
+        found, _ = read_statements(store, settings)
+        said_quality = state_quality(found, 3, 0, "1 hour", any_rating=True)
+        assert (found.doubt, bool(found.all), bool(found.find(About.DOLLARS))) == (
+            doubt,
+            not wrong,
+            not wrong,
+        )
+        assert (doubt == said_quality.detail) is wrong
         request = EvaluationRequest(candidates=("uniform",), gate=True).model_dump(mode="json")
         words = store, settings, request, "worker", quietly
         if wrong:
@@ -383,10 +385,9 @@ def test_the_console_audits_a_log_again_once_it_has_grown_by_a_tenth(config: Pat
     settings = load(config, ["router"])
     with closing(Store(settings.database_url, settings.reward.join)) as store:
         position = store.log_seq()
-        known = BaselineComparison(doubt="as it was", audited_to=position)
-        assert read_comparison(store, settings, known).doubt == "as it was"
-        found = read_comparison(store, settings, replace(known, audited_to=position // 2))
-        assert (found.doubt, found.audited_to) == ("", position)
+        assert read_statements(store, settings, "as it was", position)[0].doubt == "as it was"
+        found, audited_to = read_statements(store, settings, "as it was", position // 2)
+        assert (found.doubt, audited_to) == ("", position)
 
 
 # -- false alarms ------------------------------------------------------------------------------------

@@ -18,13 +18,14 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
-from armwise.agent.console.savings import compare_traffic, state_quality, state_savings
 from armwise.agent.proof import (
+    About,
     LoggedTraffic,
     SavingsReceipt,
     make_receipt,
     read_kept,
     read_receipt,
+    state,
     write_badge,
     write_markdown,
     write_sentence,
@@ -101,7 +102,7 @@ def test_savings_and_quality_hold_the_truth_beside_the_dearest_arm(tmp_path: Pat
         assert low < truth < high
         assert low < estimate < high
     printed = run(log)
-    assert "Compared with always using dear, what was served saved $" in printed
+    assert "less per 1,000 than if dear had answered each of them (estimate: $" in printed
     assert "1,400 decisions (" in printed
     assert "95% confidence, however often you check" in printed
 
@@ -154,7 +155,7 @@ def test_dollars_are_not_compared_where_taking_a_conversation_over_costs_more(tm
         else one
         for one, last in zip(rows, before, strict=False)
     ]
-    said_so = "Dollars are not compared: arms take conversations over from each other"
+    said_so = "Savings are not compared: arms take conversations over from each other"
     assert said_so in run(write(tmp_path / "dearer.jsonl", dearer))
     assert said_so not in run(write(tmp_path / "alike.jsonl", rows))
     assert said_so not in run(write(tmp_path / "alone.jsonl", served()))
@@ -271,7 +272,7 @@ def test_without_feedback_the_savings_alone_are_stated(tmp_path: Path) -> None:
     assert figures["saved"][1] > 0.0
     printed = run(log)
     assert "No decision has feedback for reward: quality cannot be known." in printed
-    assert "The quality is not known: the log has no feedback." in printed
+    assert "The quality is not known: the log has no feedback" in printed
 
 
 def test_an_arm_that_was_hardly_drawn_is_named_and_is_no_reference_by_default(tmp_path: Path) -> None:
@@ -356,7 +357,7 @@ def receipt(log: Path) -> Path:
 def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
     printed = run(receipt, log, verb="verify")
     assert "match: 1,500 decisions give what" in printed
-    assert "Compared with always using dear" in printed
+    assert "than if dear had answered each of them" in printed
 
 
 @pytest.mark.parametrize(
@@ -460,7 +461,7 @@ def figures(**fields: Any) -> ArmComparison:
 def stated(**fields: Any) -> SavingsReceipt:
     return SavingsReceipt(
         armwise="1", made_at=0.0, source="log", before=1.0, begun_before=None, rows=1, digest="0" * 64,
-        rule="0" * 64, figures=figures(**fields),
+        rule="0" * 64, reward="the mean reward (right, where silence counts as 1)", figures=figures(**fields),
     )  # fmt: skip
 
 
@@ -472,33 +473,24 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        (
-            {},
-            "saved $10.00 per 1,000 decisions (at least $8.00) and had a quality",
-        ),
-        ({"saved": (0.0, -0.001, 0.002)}, "cost between $2.00 less and $1.00 more per 1,000 decisions and"),
-        (
-            {"saved": (-0.01, -0.012, -0.008)},
-            "cost $10.00 more per 1,000 decisions (at least $8.00 more) and",
-        ),
-        (
-            {"quality": (0.03, 0.01, 0.05)},
-            "3.0 points of 100 higher (range: 1.0 higher to 5.0 higher)",
-        ),
-        ({"quality": (-0.03, -0.05, -0.01)}, "3.0 points of 100 lower (range: 5.0 lower to 1.0 lower)"),
-        (
-            {"quality": (0.0, -0.0221, 0.0321)},
-            "0.0 points of 100 higher (range: 2.3 lower to 3.3 higher)",
-        ),
-        ({"saved": None}, "what was served had a quality "),
+        ({}, "same 1,000 requests cost at least $8.00 less per 1,000 than if dear had answered each of them"),
+        ({}, "(estimate: $10.00 less). They cost $2.00 per 1,000. Not counted: what a longer answer"),
+        ({"saved": (0.0, -0.001, 0.002)}, "cost at most $1.00 more per 1,000 than if"),
+        ({"saved": (-0.01, -0.012, -0.008)}, "cost at most $12.00 more per 1,000 than if"),
+        ({"saved": (-0.01, -0.012, -0.008)}, "(estimate: $10.00 more)"),
+        ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than that of rated answers of dear"),
+        ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower), at 70.0 of 100."),
+        ({"quality": (0.0, -0.0221, 0.0321)}, "0.0 points of 100 higher than"),
+        ({"quality": (0.0, -0.0221, 0.0321)}, "(range: 2.3 lower to 3.3 higher)"),
+        ({}, "Of 1,000 rated answers, the mean reward (right, where silence counts as 1) is 1.0 points"),
+        ({"quality": (-0.7, 0.3, -0.6)}, "not compared: no difference fits all ratings."),
+        ({"saved": None}, "What was saved is not known: the log has no dollars"),
         ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50, $7.00 more in all, as was paid"),
-        ({"unpriced": 3}, "3 decisions lack a cost"),
-        (NO_DOLLARS | {"cut": 3, "dollars_unsaid": Unsaid.FEW_DECIDE}, "few answers decide: 3 answers"),
+        ({"unpriced": 3}, "3 requests lack a cost"),
+        (NO_DOLLARS | {"dollars_unsaid": Unsaid.FEW_DECIDE}, "few very expensive answers are most of the"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE}, "take conversations over from each other"),
-        (UNRATED | {"rated": (0.1, 0.05, 0.2)}, "what was served got feedback more often."),
-        (UNRATED | {"rated": (-0.1, -0.2, -0.05)}, "what was served got feedback less often."),
-        (UNRATED | {"quality_unsaid": Unsaid.ONE_USER}, "one user gave more than 33% of the feedback"),
-        (UNRATED | NO_DOLLARS, "what was served cannot be compared"),
+        (UNRATED, "as served and answers of dear are not rated equally often."),
+        (UNRATED | {"quality_unsaid": Unsaid.ONE_USER}, "one user gave more than 33% of the ratings"),
     ],
 )
 def test_the_sentence_says_what_the_ends_allow(fields: dict[str, Any], text: str) -> None:
@@ -662,7 +654,7 @@ def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) ->
     try:
         service.reply("GET /v1/export", log.read_bytes())
         receipt = tmp_path / "receipt.json"
-        assert "Compared with always using dear" in run(service.url + "/", "--key", "secret", "-o", receipt)
+        assert "than if dear had answered each" in run(service.url + "/", "--key", "secret", "-o", receipt)
         assert service.shown[-1] == "Bearer secret"
         assert json.loads(receipt.read_text())["source"] == service.url
         assert "match: " in run(receipt, log, verb="verify")
@@ -731,24 +723,16 @@ def test_a_decision_that_a_log_lost_is_a_difference(config: Path, store: Store, 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("failed", [None, -0.5])
-def test_a_report_states_what_a_receipt_states_and_nothing_else(world: str, failed: float | None) -> None:
+def test_a_receipt_states_what_a_report_states_and_nothing_else(world: str, failed: float | None) -> None:
     """Each is silent where the other is, and has the same figures elsewhere, in every world."""
     rule = RewardRule.model_validate({"metrics": {"right": {}}, "failed": failed, "cost_weight": 0.0})
     traffic = LoggedTraffic("log", WORLDS[world](3000, 1).decisions, rule, inf, complete=True)
     receipt = make_receipt(traffic, traffic.sessions(traffic.settlement), traffic.settlement)
-    figures, found = receipt.figures, compare_traffic(traffic)
-    sentence, savings, quality = write_sentence(receipt), state_savings(found), state_quality(found)
-    assert found.baseline == figures.reference
-    assert (savings is not None and "$" in savings.headline + savings.detail) is (figures.saved is not None)
-    assert (quality is not None and "points" in quality.detail) is (figures.quality is not None)
-    dollars = set(
-        re.findall(r"\$\d+\.\d+", sentence.split(" and had a quality")[0].split(". This covers")[0])
-    )
-    assert dollars <= set(re.findall(r"\$\d+\.\d+", "" if savings is None else f"{savings}"))
-    points = re.search(
-        r"quality ([\d.]+) points of 100 \w+ \(range: ([\d.]+) \w+ to ([\d.]+) \w+\)", sentence
-    )
-    assert (points is not None) is (figures.quality is not None)
-    assert (
-        quality is None or points is None or {*points.groups()} <= {*re.findall(r"\d+\.\d", quality.detail)}
-    )
+    found, sentence = state(traffic), write_sentence(receipt)
+    assert found.reference == receipt.figures.reference
+    for about in (About.DOLLARS, About.QUALITY):
+        one = found.find(about)
+        assert one is not None
+        assert one.text in sentence
+        assert bool(one.silence) is (one.low is None)
+        assert one.silence or re.search(r"\$\d|points of", one.text)
