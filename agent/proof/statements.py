@@ -319,7 +319,7 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
         about,
         one.reference,
         f"Rated answers: {word}",
-        f"Of {n}, {reward} is {_points(value)} than that of rated answers of {name} to such requests (range: "
+        f"Of {n}, {reward} is {_points(value)} than rated answers of {name} have for such requests (range: "
         f"{_ends(low, high)}), at {POINTS * one.served:.1f} of 100.{when}",
         f"mean reward {low:+.1f} points at worst",
         n,
@@ -365,7 +365,7 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
         best,
         f"Best on rated answers: {shorten(best)}",
         f"By {n}, {reward} of rated answers of {shorten(best)} is at least {least:.1f} points of 100 "
-        "higher than that of each other arm.",
+        "higher than any other arm's.",
         f"{shorten(best)} is best",
         n,
         (UNRATED,),

@@ -478,7 +478,7 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"saved": (0.0, -0.001, 0.002)}, "cost at most $1.00 more per 1,000 than if"),
         ({"saved": (-0.01, -0.012, -0.008)}, "cost at most $12.00 more per 1,000 than if"),
         ({"saved": (-0.01, -0.012, -0.008)}, "(estimate: $10.00 more)"),
-        ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than that of rated answers of dear"),
+        ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than rated answers of dear have"),
         ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower), at 70.0 of 100."),
         ({"quality": (0.0, -0.0221, 0.0321)}, "0.0 points of 100 higher than"),
         ({"quality": (0.0, -0.0221, 0.0321)}, "(range: 2.3 lower to 3.3 higher)"),
