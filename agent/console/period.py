@@ -30,7 +30,7 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, any_elsewhere, read_decisions
-from armwise.feedback.training_log import draws, settled
+from armwise.feedback.training_log import draws, lateness, settled
 
 NEWEST = 200
 """Newest promotions, alarms and runs that are searched for those of the period."""
@@ -153,7 +153,8 @@ def read_period(
     if not parts:
         raise NothingServedError(_nothing(store, since, until))
     doubt = find_doubt(LogSource(store, rule), rule, Selection(since, until), on_progress)
-    traffic = LoggedTraffic("", concatenate(parts), rule, before, complete=True, doubt=doubt)
+    times = lateness.read(store, rule, since, until)
+    traffic = LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times)
     live = [arms for arms in arm_sets.history(store) if arms.at < until]
     changes = list_changes(
         arm_sets.history(store)[1:],

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -32,6 +32,7 @@ from armwise.feedback.ope.noninferiority import (
     ArmComparison,
     Sessions,
     Settlement,
+    Unsaid,
 )
 from armwise.feedback.reward import RewardRule
 
@@ -115,7 +116,7 @@ def make_receipt(
         digest=sessions.digest(),
         rule=digest_rule(traffic.rule),
         reward=describe_reward(traffic.rule),
-        figures=noninferiority.compare(sessions, reference, traffic.rule.reward_range),
+        figures=traffic.compare(sessions, settlement, reference),
         head=None if traffic.head is None else StatedHead(**asdict(traffic.head)),
     )
 
@@ -138,6 +139,7 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
             f"has version {METHOD_VERSION} of {METHOD!r}: use Armwise {receipt.armwise}"
         ]
     differences = [traffic.doubt] if traffic.doubt else []
+    late = receipt.figures.quality_unsaid is Unsaid.LATE
     if receipt.error != noninferiority.ERROR:
         differences.append(f"error: {receipt.error:g} on the receipt, {noninferiority.ERROR:g} here")
     if receipt.rule != digest_rule(traffic.rule):
@@ -148,10 +150,12 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
     if receipt.digest != (digest := sessions.digest()):
         differences.append(f"digest: {receipt.digest[:16]}... on the receipt, {digest[:16]}... of the log")
     try:
-        again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference)
+        again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference).figures
     except ValueError as error:
         return [*differences, f"figures: {error}"]
-    return [*differences, *list_differences(asdict(receipt.figures), asdict(again.figures))]
+    if late and traffic.rating_times is None and again.quality is not None:
+        again = replace(again, quality=None, quality_unsaid=Unsaid.LATE)  # an export has no late ratings
+    return [*differences, *list_differences(asdict(receipt.figures), asdict(again))]
 
 
 def read_receipt(path: Path) -> SavingsReceipt:

@@ -135,7 +135,8 @@ def state(
         live: The arms that can be drawn now.
         earlier: References of earlier receipts of the same log, the first that counts first.
     """
-    sessions = traffic.sessions(traffic.settlement)
+    settlement = traffic.settlement
+    sessions = traffic.sessions(settlement)
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
     counts = len(sessions.rows), int((~np.isnan(sessions.rows.reward)).sum()), drawn
     if traffic.doubt:
@@ -145,7 +146,7 @@ def state(
             reference = choose_reference(sessions, *earlier)
         except NothingComparableError:
             return Statements(None, (), *counts)
-    arms = dict(_compare(sessions, traffic.rule, drawn, reference))
+    arms = dict(_compare(traffic, sessions, drawn, reference))
     if reference not in arms:  # it is new: the savings of the time before are compared with what is gone
         costs, gone = sessions.costs(), [arm for arm in arms if arm not in live]
         reference = max(gone, key=lambda arm: costs.get(arm, 0.0), default=reference)
@@ -161,13 +162,13 @@ def state(
 
 
 def _compare(
-    sessions: Sessions, rule: RewardRule, drawn: Mapping[str, int], reference: str
+    traffic: LoggedTraffic, sessions: Sessions, drawn: Mapping[str, int], reference: str
 ) -> Iterator[tuple[str, ArmComparison]]:
     """Yield the comparison with each arm that was drawn often enough, and with the reference."""
     for arm in sessions.names:
         if drawn[arm] >= noninferiority.ENOUGH or arm == reference:
             try:
-                yield arm, noninferiority.compare(sessions, arm, rule.reward_range)
+                yield arm, traffic.compare(sessions, traffic.settlement, arm)
             except NothingComparableError:
                 continue
 
@@ -211,6 +212,10 @@ UNSAID = {
         "answers alone does not. Keep each conversation on one arm."
     ),
     Unsaid.RATED_APART: "answers as served and answers of {reference} are not rated equally often.",
+    Unsaid.LATE: (
+        "ratings that came too late to count are better or worse than those in time. Set a longer "
+        "`wait_time`."
+    ),
     Unsaid.ONE_USER: f"one user gave more than {noninferiority.LARGEST_RATER:.0%} of the ratings.",
 }
 """Why nothing is said although there are figures."""
@@ -225,7 +230,7 @@ LATER_COSTS = (
     "words."
 )
 
-UNRATED = "Answers that nobody rated may differ."
+UNRATED = "Answers that nobody rated in time may differ."
 
 
 def state_dollars(one: ArmComparison) -> Statement:
@@ -303,7 +308,7 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
     value, low, high = (POINTS * end for end in one.quality)
     if low > high:
         return Statement(about, one.reference, headline, CONTRADICT, silence="contradiction", tone="warn")
-    n, low, high = f"{one.decisions:,} rated answers", round_down(low), -round_down(-high)
+    n, low, high = f"{one.decisions:,} answers that were rated in time", round_down(low), -round_down(-high)
     tone, word = "", f"not known yet whether better or worse than {name}'s"
     if low > 0.0:
         tone, word = "good", f"better than {name}'s"
@@ -359,7 +364,7 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
     ahead = POINTS * min(low - leads[best][2] for arm, (_, low, _) in leads.items() if arm != best)
     if round_down(ahead) <= 0.0:
         return silent
-    n, least = f"{next(iter(arms)).decisions:,} rated answers", round_down(ahead)
+    n, least = f"{next(iter(arms)).decisions:,} answers that were rated in time", round_down(ahead)
     return Statement(
         About.BEST_ARM,
         best,

@@ -28,10 +28,11 @@ from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.log.chain import LogHead, fold_all
 from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.noninferiority import Sessions, Settlement
+from armwise.feedback.ope.noninferiority import ArmComparison, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, read_decisions
-from armwise.feedback.training_log import settled
+from armwise.feedback.training_log import lateness, settled
+from armwise.feedback.training_log.lateness import RatingTimes
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
@@ -62,6 +63,7 @@ class LoggedTraffic:
         complete: Whether decisions without feedback, forced ones and those that were given up are on record.
         head: LogHead of the log before it was read; None: it was not read from the log itself.
         doubt: Why nothing can be estimated from it; empty: something can.
+        rating_times: When ratings came, late ones too; None: that is not on record.
     """
 
     source: str
@@ -71,6 +73,7 @@ class LoggedTraffic:
     complete: bool
     head: LogHead | None = None
     doubt: str = ""
+    rating_times: RatingTimes | None = None
 
     @property
     def settlement(self) -> Settlement:
@@ -83,6 +86,23 @@ class LoggedTraffic:
     def sessions(self, settlement: Settlement) -> Sessions:
         """Return the explored decisions of the final part."""
         return Sessions(self.decisions, settlement)
+
+    def compare(self, sessions: Sessions, settlement: Settlement, reference: str) -> ArmComparison:
+        """Compare what was served with an arm; where late ratings differ, quality is left out.
+
+        Args:
+            sessions: The explored decisions of the final part.
+            settlement: That part.
+            reference: The arm.
+
+        Raises:
+            NothingComparableError: As by `noninferiority.compare`.
+        """
+        found = noninferiority.compare(sessions, reference, self.rule.reward_range)
+        times = self.rating_times
+        if found.quality is None or times is None or not times.differ(settlement.before):
+            return found
+        return replace(found, quality=None, quality_unsaid=Unsaid.LATE)
 
 
 def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraffic:
@@ -149,9 +169,8 @@ def read_store(
         if parts := [part for part in read if len(part)]:
             if doubt is None:
                 doubt = find_doubt(LogSource(store, rule), rule, Selection(since=since), on_progress)
-            return LoggedTraffic(
-                name, concatenate(parts), rule, before, complete=True, head=head, doubt=doubt
-            )
+            times = lateness.read(store, rule, since)
+            return LoggedTraffic(name, concatenate(parts), rule, before, True, head, doubt, times)
     raise NoTrafficError(f"{name}: it has no decision yet")
 
 

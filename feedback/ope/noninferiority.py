@@ -92,6 +92,9 @@ class Unsaid(StrEnum):
     ONE_USER = "one_user"
     """One user gave more than `LARGEST_RATER` of the feedback, and rates more often than the others."""
 
+    LATE = "late"
+    """Feedback that came too late to count is better or worse than what came in time."""
+
 
 Ends = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 """An estimate, its lower and its upper end."""

@@ -32,7 +32,7 @@ from armwise.agent.proof import (
 )
 from armwise.agent.proof import traffic as receipt_traffic
 from armwise.agent.proof.receipt import LARGEST_FILE
-from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
+from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
@@ -482,7 +482,10 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower), at 70.0 of 100."),
         ({"quality": (0.0, -0.0221, 0.0321)}, "0.0 points of 100 higher than"),
         ({"quality": (0.0, -0.0221, 0.0321)}, "(range: 2.3 lower to 3.3 higher)"),
-        ({}, "Of 1,000 rated answers, the mean reward (right, where silence counts as 1) is 1.0 points"),
+        (
+            {},
+            "Of 1,000 answers that were rated in time, the mean reward (right, where silence counts as 1) is 1.0 points",
+        ),
         ({"quality": (-0.7, 0.3, -0.6)}, "not compared: no difference fits all ratings."),
         ({"saved": None}, "What was saved is not known: the log has no dollars"),
         ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50, $7.00 more in all, as was paid"),
@@ -588,6 +591,26 @@ def test_what_waits_for_feedback_in_the_own_log_does_not_count_yet(config: Path,
     assert "are left for later" in run("-c", config, code=1)
     fill(store, world, 1, seed=1, first=60_000, prefix="later", settled=True)
     assert "left for later" not in run("-c", config)
+
+
+@pytest.mark.parametrize(("good_if_late", "said"), [(0.0, True), (0.75, False)])
+def test_quality_is_not_compared_where_late_ratings_differ(
+    config: Path, store: Store, tmp_path: Path, good_if_late: float, said: bool
+) -> None:
+    """The receipt stays the same when more of them come, and from an export, which has none of them."""
+    made, rng = fill(store, replace(WORLD, rated=0.4, forced=0.0), 900, seed=3), np.random.default_rng(1)
+    silent = [one for one in made if store.record(one.id).metrics is None or not store.record(one.id).metrics]
+    late = [
+        Feedback(f"l{one.id}", one.id, "right", float(rng.random() < good_if_late), one.deadline + 1.0)
+        for one in silent[:200]
+    ]
+    store.append(late)
+    later = World(dict(WORLD.right), WORLD.usd)
+    fill(store, later, 1, seed=1, first=60_000, prefix="later", settled=True)
+    path = tmp_path / "receipt.json"
+    printed = run("-c", config, "-o", path)
+    assert ("Quality is not compared: ratings that came too late" in printed) is said
+    assert "match: " in run(path, "-c", config, verb="verify")
 
 
 def test_a_kept_receipt_that_cannot_be_read_is_none(config: Path, tmp_path: Path) -> None:
