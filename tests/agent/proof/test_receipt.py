@@ -484,7 +484,7 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"quality": (0.0, -0.0221, 0.0321)}, "(range: 2.3 lower to 3.3 higher)"),
         (
             {},
-            "Of 1,000 answers that were rated in time, the mean reward (right, where silence counts as 1) is 1.0 points",
+            "Of 1,000 answers that were rated in time, the mean reward (right, where silence counts as 1) is",
         ),
         ({"quality": (-0.7, 0.3, -0.6)}, "not compared: no difference fits all ratings."),
         ({"saved": None}, "What was saved is not known: the log has no dollars"),
