@@ -1,6 +1,7 @@
 """Settings of the digest: when a report is sent by itself, and where to."""
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -55,6 +56,18 @@ class DigestSpec(BaseModel):
         if (self.url is None) == (self.url_env is None):
             raise ValueError("give the address as `url`, or the variable that holds it as `url_env`")
         return self
+
+    @property
+    def shown_url(self) -> str | None:
+        """`url` without its path and its password, which let others write there.
+
+        >>> DigestSpec(url="https://me:pw@hooks.example.com:8443/T0/secret").shown_url
+        'https://hooks.example.com:8443/...'
+        """
+        if self.url is None:
+            return None
+        address = urlsplit(self.url)
+        return f"{address.scheme}://{address.netloc.rpartition('@')[2]}/..."
 
     def read_url(self) -> str:
         """Return the address. Raises ValueError if its variable is not set or holds something else."""

@@ -161,15 +161,14 @@ def write_message(document: dict[str, Any]) -> dict[str, Any]:
         ("What changed", [f"{one['at'][:10]}: {one['text']}" for one in document["changed"][-MOST_CHANGES:]]),
         ("To decide", document["decide"]),
     ]
-    if parts[1][1]:
-        parts[1][1].append(BY_CLASS)
     drawn = ", ".join(f"{arm['name']} {arm['share']:.0%}" for arm in document["arms"])
     said = f"{document['decisions']:,} requests, {document['rated']:,} rated."
     said += f" Drawn: {drawn}." if drawn else ""
     title = _plain(document["title"], HEADER_CHARS)
     blocks: list[dict[str, Any]] = [{"type": "header", "text": {"type": "plain_text", "text": title}}]
     blocks += [_section(name, lines) for name, lines in parts if lines]
-    blocks.append({"type": "context", "elements": [_mrkdwn(_plain(said, LINE_CHARS))]})
+    notes = [said, *([BY_CLASS] if document["classes"] else [])]
+    blocks.append({"type": "context", "elements": [_mrkdwn(_plain(note, LINE_CHARS)) for note in notes]})
     headlines = " ".join(_plain(f"{one['headline']}.", LINE_CHARS) for one in document["saved"])
     return {"text": f"{title}: {headlines}", "blocks": blocks}
 

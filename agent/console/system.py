@@ -73,6 +73,8 @@ async def _show_page(
     if "operate" in scopes:
         document = replica.config.model_dump(mode="json", exclude_defaults=True)
         document["log_url"] = without_password(replica.config.database_url)
+        if replica.config.digest is not None:
+            document["digest"]["url"] = replica.config.digest.shown_url
         configuration = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     return page(
         request,

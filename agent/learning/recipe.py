@@ -158,7 +158,7 @@ def digest_configuration(config: AppConfig) -> str:
 
     Paths, keys and arms are left out.
     """
-    apart = {"home", "log_url", "keys", "arms", "observations"}
+    apart = {"home", "log_url", "keys", "arms", "observations", "digest"}
     document = config.model_dump(mode="json", exclude=apart)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -202,6 +202,9 @@ async def test_a_digest_that_failed_is_shown_until_one_arrives(tmp_path: Path) -
         (failure,) = await failures(service)
         assert failure["work"] == "digest"
         assert "armwise report --send" in str(failure["remedy"])
-        assert "the receiver answered 404" in await page(service)
+        shown = await page(service)
+        assert "the receiver answered 404" in shown
+        assert "url: https://hooks.example.com/..." in shown
+        assert "secret" not in shown
         digests.advance(store, mine, DigestState.SENT, now)
         assert await failures(service) == []
