@@ -163,7 +163,7 @@ class Layout:
 ARMS = ("arm", "arm_id", "action", "route", "model", "variant", "treatment")
 """Columns of a table that are tried for the arm."""
 
-ACT, KEEP = "act", "keep"
+ACT, KEEP, BOTH = "act", "keep", "act_prob and keep_prob"
 
 TWO_ARMS = {ACT: ACT, "1": ACT, "1.0": ACT, "true": ACT, KEEP: KEEP, "0": KEEP, "0.0": KEEP, "false": KEEP}
 """How the arm of a policy that acts or keeps still is written, in lower case."""
@@ -172,8 +172,8 @@ TWO_ARMS = {ACT: ACT, "1": ACT, "1.0": ACT, "true": ACT, KEEP: KEEP, "0": KEEP, 
 def with_both_probabilities(record: FileRecord) -> Iterator[FileRecord]:
     """Yield a record with both probabilities of a policy that acts or keeps still, if it is of one."""
     values = dict(record.values)
-    written = next((values[name] for name in ARMS if name in values), None)
-    arm = TWO_ARMS.get(str(written).strip().lower())
+    column = next((name for name in ARMS if name in values), "")
+    arm = TWO_ARMS.get(str(values.get(column)).strip().lower())
     act, keep = (values.get(name) for name in ("act_prob", "keep_prob"))
     if arm is None or (is_missing(act) and is_missing(keep)):
         yield record
@@ -184,7 +184,7 @@ def with_both_probabilities(record: FileRecord) -> Iterator[FileRecord]:
     except (ValueError, TypeError):
         keep = act  # the row is reported with what it has
     values = {name: value for name, value in values.items() if name not in ("act_prob", "keep_prob")}
-    yield replace(record, values={**values, "arm": arm, "distribution": {ACT: act, KEEP: keep}})
+    yield replace(record, values={**values, column: arm, BOTH: {ACT: act, KEEP: keep}})
 
 
 TABLE = Layout(
@@ -201,7 +201,7 @@ TABLE = Layout(
         "id": ("id", "decision_id", "request_id", "event_id", "interaction_id"),
         "episode": ("episode", "episode_id", "session", "session_id", "conversation_id"),
         "user": ("user", "user_id"),
-        "distribution": ("distribution", "probabilities"),
+        "distribution": ("distribution", "probabilities", BOTH),
     },
     costs={
         "usd": ("usd", "cost_usd", "cost", "dollars"),

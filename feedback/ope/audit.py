@@ -343,7 +343,7 @@ def _check_zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
     name = "arms that could not be drawn"
     if draws.p is None:
         w, even = draws.propensity[sound], 1.0 / np.maximum(draws.possible.sum(axis=1), 1)[sound]
-        if n >= ENOUGH_DRAWS and (w > even + TOLERANCE).all():
+        if n >= ENOUGH_DRAWS and (w > even + TOLERANCE).all() and not (w >= 1.0 - TOLERANCE).all():
             found = f"none of {n:,} draws took an arm with a probability of at most 1 / n of the arms"
             advice = (
                 "In each decision, some arm has such a probability. The most probable arm may have been "

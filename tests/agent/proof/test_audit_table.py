@@ -171,7 +171,10 @@ def test_the_probabilities_to_act_and_to_keep_are_read_as_a_distribution(tmp_pat
     rows = acting()
     for kept in (("act_prob", "keep_prob"), ("act_prob",), ("keep_prob",)):
         some = [{k: v for k, v in row.items() if k in (*kept, "action", "user_id")} for row in rows]
-        assert "whole distributions" in run(as_lines(tmp_path / "acts.jsonl", some))
+        printed = run(as_lines(tmp_path / "acts.jsonl", some))
+        assert "whole distributions" in printed
+        assert "Read: arm from action, " in printed
+        assert "distribution from act_prob and keep_prob" in printed
     checks_of(as_lines(tmp_path / "acts.jsonl", acting(power=0.5)), code=1)
     # the propensity of the drawn arm instead, where an option says so
     taken = [{**row, "act_prob": row["act_prob"] if row["action"] else row["keep_prob"]} for row in rows]
