@@ -6,7 +6,7 @@ send_claimed    reads, records that it sends, posts, and records what came of it
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from html import escape
@@ -17,7 +17,7 @@ import httpx
 from armwise.agent.cli.console import errors, progress
 from armwise.agent.config import AppConfig, DigestSpec, parse
 from armwise.agent.console.period import NothingServedError, Period, read_period
-from armwise.agent.console.period_report import cut, list_statements, list_unknown
+from armwise.agent.console.period_report import cut, list_statements
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.low_priority import read_task
 from armwise.agent.proof import Statement
@@ -39,11 +39,14 @@ REASON_BYTES = 200
 HEADER_CHARS, SECTION_CHARS = 150, 3000
 """Longest texts that Slack takes in a header and in a section."""
 
-LINE_CHARS = 600
+LINE_CHARS = 1000
 """Longest line of a message."""
 
-MOST_CLASSES, MOST_CHANGES = 8, 8
-"""Most classes and changes in a message; data has all of them."""
+LEFT_CHARS = 30
+"""Room for the number of lines that are left out."""
+
+MOST_LINES = 8
+"""Most lines of a section; data has all of them."""
 
 FAILING, LEAST_FAILED = 0.05, 5
 """Share and number of failed requests from which on an arm is to be mended."""
@@ -137,7 +140,11 @@ def _say(one: Statement) -> dict[str, Any]:
 
 
 def _list_to_decide(period: Period) -> Iterator[str]:
-    """Yield what is for people to decide, or to find out."""
+    """Yield what is for people to decide."""
+    whole = [("", one) for one in list_statements(period)]
+    for name, one in (*whole, *((f"{name}: ", one) for name, _, one in period.classes)):
+        if one.tone == "warn" and not one.silence and one.low is not None:
+            yield f"{name}{one.headline}. Go back to {one.reference} there, or accept it."
     for _, text in period.held:
         yield f"{text} Promote it all the same, or wait."
     for arm in period.arms:
@@ -146,7 +153,6 @@ def _list_to_decide(period: Period) -> Iterator[str]:
                 f"{arm.name} failed in {arm.failed:,} of {arm.decisions:,} requests: mend it, or switch it "
                 "off in the console."
             )
-    yield from (f"{one.headline}. {one.detail}" for one in list_unknown(period))
 
 
 def write_message(document: dict[str, Any]) -> dict[str, Any]:
@@ -157,9 +163,9 @@ def write_message(document: dict[str, Any]) -> dict[str, Any]:
     """
     parts = [
         ("Saved and quality", [_join(one) for one in document["saved"]]),
-        ("Quality by class", [_join(one, one["class"]) for one in document["classes"][:MOST_CLASSES]]),
-        ("What changed", [f"{one['at'][:10]}: {one['text']}" for one in document["changed"][-MOST_CHANGES:]]),
-        ("To decide", document["decide"]),
+        ("Quality by class", [_join(one, one["class"]) for one in document["classes"]]),
+        ("What changed", [f"{one['at'][:10]}: {one['text']}" for one in reversed(document["changed"])]),
+        ("To decide", document["decide"] or ["Nothing."]),
     ]
     drawn = ", ".join(f"{arm['name']} {arm['share']:.0%}" for arm in document["arms"])
     said = f"{document['decisions']:,} requests, {document['rated']:,} rated."
@@ -178,18 +184,20 @@ def _join(one: dict[str, Any], name: str = "") -> str:
 
 
 def _plain(text: str, most: int) -> str:
-    """Return a text that means nothing to Slack."""
-    return escape(cut(one_line(text), most), quote=False)
+    """Return a text that means nothing to Slack, of a length that counts what is escaped."""
+    shown = one_line(text)
+    escaped = escape(cut(shown, most), quote=False)
+    return escaped if len(escaped) <= most else escape(cut(shown, most // len("&amp;")), quote=False)
 
 
-def _section(name: str, lines: Iterable[str]) -> dict[str, Any]:
-    text = f"*{name}*"
-    for line in lines:
+def _section(name: str, lines: Sequence[str]) -> dict[str, Any]:
+    text, left = f"*{name}*", len(lines)
+    for line in lines[:MOST_LINES]:
         more = f"{text}\n\u2022 {_plain(line, LINE_CHARS)}"
-        if len(more) > SECTION_CHARS:
+        if len(more) > SECTION_CHARS - LEFT_CHARS:
             break
-        text = more
-    return {"type": "section", "text": _mrkdwn(text)}
+        text, left = more, left - 1
+    return {"type": "section", "text": _mrkdwn(f"{text}\n\u2026 and {left:,} more" if left else text)}
 
 
 def _mrkdwn(text: str) -> dict[str, Any]:

@@ -106,6 +106,33 @@ def test_the_message_has_what_was_saved_quality_by_class_what_changed_and_what_t
     assert "The gate held version 7: too few ratings. Promote it all the same, or wait." in message
     assert f"{failing.name} failed in 60 of {failing.decisions} requests" in message
     assert "600 requests, 600 rated. Drawn: " in message
+    changes = tuple((BEGIN + day * DAY, f"change {day}") for day in range(11))
+    (changed,) = (
+        text
+        for text in texts_of(write_message(describe(replace(period, changes=changes, held=()))))
+        if "change" in text
+    )
+    assert changed.startswith("*What changed*\n\u2022 2023-11-24: change 10\n\u2022 2023-11-23: change 9\n")
+    assert changed.endswith("change 3\n\u2026 and 3 more")
+
+
+@pytest.mark.slow
+def test_what_is_certainly_worse_is_to_be_decided_and_what_is_not_known_is_not(
+    store: Store, config: AppConfig
+) -> None:
+    period = read_period(store, config, *SPAN, quietly, "ask")
+    name, n, one = period.classes[0]
+    sure = replace(
+        one, headline="Rated answers: worse than large's", tone="warn", low=-9.0, high=-2.0, silence=""
+    )
+    period = replace(period, classes=((name, n, sure), *period.classes[1:]), held=())
+    assert (
+        f"{name}: Rated answers: worse than large's. Go back to large there, or accept it."
+        in describe(period)["decide"]
+    )
+    calm = replace(period, classes=(), statements=replace(period.statements, all=()))
+    assert describe(calm)["decide"] == []
+    assert "*To decide*\n\u2022 Nothing." in texts_of(write_message(describe(calm)))
 
 
 def test_texts_of_others_mention_nobody_and_forge_no_link(store: Store, config: AppConfig) -> None:
@@ -139,6 +166,7 @@ def test_a_message_is_as_long_as_slack_takes(store: Store, config: AppConfig) ->
     message = write_message(describe(period))
     assert len(message["blocks"]) <= 50
     assert max(map(len, texts_of(message))) <= 3000
+    assert " more" in texts_of(message)[2]
     assert len(message["blocks"][0]["text"]["text"]) <= 150
 
 
@@ -197,7 +225,7 @@ def test_a_receiver_that_does_not_answer_in_time_is_not_tried_again() -> None:
 
 
 def test_an_answer_without_end_is_not_read(receiver: Canned) -> None:
-    receiver.reply(ANY, b"x" * 10_000_000, 400)
+    receiver.reply(ANY, b"x" * 100_000, 400)
     assert len(post(receiver.url, {}).why) < 300
 
 
@@ -381,6 +409,7 @@ def test_the_command_sends_or_prints_what_would_be_sent(receiver: Canned, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("store")
 def test_without_the_setting_the_command_says_which(tmp_path: Path) -> None:
     path = configured(tmp_path, WORLD)
     assert "set `digest`, for example to {url_env: SLACK_WEBHOOK_URL}" in run("-c", path, "--send", code=2)
