@@ -313,25 +313,18 @@ class Decisions:
 
     def where(self, kept: Flags) -> "Decisions":
         """Return the rows selected by `kept`, shape (n,)."""
-        columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
-        return replace(
-            self,
-            **columns,
-            draw=Categorical.from_column([self.draw.values[code] for code in self.draw.codes[kept].tolist()]),
-            p=self.p[np.repeat(kept, self.n_p)],
-            features={name: values[kept] for name, values in self.features.items()},
-            context=[self.context[row] for row in np.flatnonzero(kept).tolist()] if self.context else (),
-        )
+        return self.take(np.flatnonzero(kept))
 
     def take(self, order: Integers) -> "Decisions":
         """Return the rows at some indices, in that order, shape (n_taken,)."""
         sizes = self.n_p[order]
         within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         columns = {name: getattr(self, name)[order] for name in _COLUMNS}
+        values, codes = np.unique(self.draw.codes[order], return_inverse=True)
         return replace(
             self,
             **columns,
-            draw=Categorical(self.draw.values, self.draw.codes[order]),
+            draw=Categorical([self.draw.values[code] for code in values.tolist()], codes),
             p=self.p[np.repeat(self.start[order], sizes) + within],
             features={name: values[order] for name, values in self.features.items()},
             context=[self.context[row] for row in order.tolist()] if self.context else (),

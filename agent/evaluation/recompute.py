@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -52,14 +53,22 @@ def recompute(
         LogUnavailableError: Try again later.
     """
     checked = mismatched = lost = 0
-    policies, own = _Policies(store, config), config.build_steps()
+    own, arms = config.build_steps(), arm_sets.list_defined(store) or list(config.actions)
+
+    @lru_cache(maxsize=2)  # such as a version and its canary
+    def find_policy(number: int) -> Policy:
+        version = registry_versions.find(store, number)
+        if version is None:
+            raise PolicyError(f"there is no version {number}")
+        return restore_policy(store, version, config.reward, arms)
+
     decisions = sorted(
         _some(store, config, log, rng), key=lambda decision: (decision.version, decision.candidate)
     )
     for done, decision in enumerate(decisions, start=1):
         try:
             versions = {decision.version, *([decision.candidate] if decision.share else ())}
-            recalled = {version: policies.find(version) for version in versions}
+            recalled = {version: find_policy(version) for version in versions}
         except PolicyError:
             recalled = {}
         if not recalled or decision.policy in FOREIGN or decision.floor is None:
@@ -82,23 +91,3 @@ def _some(store: Store, config: AppConfig, log: LoggedDraws, rng: np.random.Gene
     for seq in rng.choice(pool, min(ROWS, len(pool)), replace=False).tolist():
         for example in read_examples(store, config.reward.join, seq - 1, seq):
             yield example.decision
-
-
-class _Policies:
-    """The policies of versions, with a cache of two, such as a version and its canary."""
-
-    def __init__(self, store: Store, config: AppConfig) -> None:
-        self._store, self._config = store, config
-        self._arms = arm_sets.list_defined(store) or list(config.actions)
-        self._found: dict[int, Policy] = {}
-
-    def find(self, number: int) -> Policy:
-        """Return the policy of a version. Raises PolicyError if it is lost."""
-        if number not in self._found:
-            version = registry_versions.find(self._store, number)
-            if version is None:
-                raise PolicyError(f"there is no version {number}")
-            if len(self._found) > 1:
-                self._found.clear()
-            self._found[number] = restore_policy(self._store, version, self._config.reward, self._arms)
-        return self._found[number]
