@@ -687,10 +687,7 @@ def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> 
             loads(texts[row] or "null")
         if not all(np.isfinite(numbers[row]) for numbers in spent):
             raise ValueError("its cost is not finite")
-        try:
-            build({name: values[row : row + 1] for name, values in columns.items()})
-        except AttributeError as error:
-            raise TypeError(f"a document of it has another shape: {error}") from None
+        build({name: values[row : row + 1] for name, values in columns.items()})
         return row
 
     kept = [*log_rows.readable(range(len(names)), check, names.__getitem__)]

@@ -226,14 +226,14 @@ def readable(
 
     Args:
         rows: Rows of decisions.
-        read: Returns the fact in a row; raises if a document is no JSON, or a number is none.
+        read: Returns the fact in a row; raises if a document is no JSON, or has another shape.
         name: Returns the id of the decision.
     """
     n_skipped = 0
     for row in rows:
         try:
             fact = read(row)
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             n_skipped += 1
             logger.warning(
                 "skipped decision %r, which cannot be read (%d so far): %s", name(row), n_skipped, error

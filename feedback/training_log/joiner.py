@@ -253,7 +253,7 @@ def _read_example(row: Sequence[Any]) -> Example:
         seq,
         log_rows.read_decision(values[len(log_rows.COST) :]),
         cost,
-        loads(metrics),
+        dict(loads(metrics)),
         failed=status in ARM_FAILURES,
         by=by,
         index_version=index or "",

@@ -47,14 +47,17 @@ DAMAGES = {
     "a text": (t.executions.c.tokens_by_model, "decision_id", "tokens"),
 }
 
-METRICS = {"half of it": (t.examples.c.metrics, "decision_id", '{"right": 1.')}
+METRICS = {
+    "half of it": (t.examples.c.metrics, "decision_id", '{"right": 1.'),
+    "another shape": (t.examples.c.metrics, "decision_id", '["others"]'),
+}
 
 
-@pytest.mark.parametrize(("candidate", "needed"), [("uniform", 4), ("policy:{kind: uniform}", 6)])
+@pytest.mark.parametrize(("candidate", "needed"), [("uniform", 5), ("policy:{kind: uniform}", 7)])
 def test_rows_that_cannot_be_read_are_counted_by_a_replay_that_needs_them(
     tmp_path: Path, config: AppConfig, candidate: str, needed: int
 ) -> None:
-    """Six rows are damaged, one of them in two places; features and tokens are read with contexts alone."""
+    """Seven rows are damaged, one of them in two places; features and tokens are read with contexts alone."""
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", RULE.join)) as store:
         fill(store, WORLD, N, seed=3, settled=True)
         whole = [example.decision.id for example in read_examples(store, RULE.join)]
