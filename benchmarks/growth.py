@@ -33,7 +33,7 @@ from armwise.agent.learning import Learner, Recipe
 from armwise.feedback.decisions import EVERYTHING
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.log import tables as t
-from armwise.feedback.sources import CHUNK, read_learned
+from armwise.feedback.log_columns import CHUNK, read_learned
 from armwise.feedback.training_log import Joiner, delete_training_log, take_epoch
 from benchmarks.console import POLICY, turn
 from tests.agent.fakes import Service

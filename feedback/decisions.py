@@ -1,8 +1,8 @@
 """The table of decisions: draws and their outcomes as columns. Row i is one decision.
 
-    tabulate(examples, rule)                         from facts, such as those of a file
-    sources.read_learned(store, rule, selection)     from a database: the training log
-    sources.read_decisions(store, rule, since=...)   from a database: all decisions of a time
+    tabulate(examples, rule)                             from facts, such as those of a file
+    log_columns.read_learned(store, rule, selection)     from a database: the training log
+    log_columns.read_decisions(store, rule, since=...)   from a database: all decisions of a time
 
 Replay, audits, proofs and reports read it. Which decisions are settled is determined in
 `feedback.training_log.settled` alone, and is a column.

@@ -27,9 +27,10 @@ from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
+from armwise.feedback.log_columns import any_elsewhere, read_decisions
 from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, LogSource, any_elsewhere, read_decisions
+from armwise.feedback.sources import ExportSource, LogSource
 from armwise.feedback.training_log import draws, lateness, settled
 
 NEWEST = 200

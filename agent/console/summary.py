@@ -18,7 +18,7 @@ from armwise.agent.proof import Statements
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import NOT_SERVED
 from armwise.feedback.log import Store, listing
-from armwise.feedback.sources import read_decisions
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.training_log import settled, summary
 from armwise.feedback.training_log.summary import LogSums, NewestTurns
 

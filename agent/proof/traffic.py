@@ -27,10 +27,11 @@ from armwise.feedback.events import LABELS, NOT_SERVED
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.log.chain import LogHead, fold_all
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import ArmComparison, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, LogSource, read_decisions
+from armwise.feedback.sources import ExportSource, LogSource
 from armwise.feedback.training_log import lateness, settled
 from armwise.feedback.training_log.lateness import RatingTimes
 

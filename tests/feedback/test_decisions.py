@@ -7,12 +7,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from armwise.feedback import sources
+from armwise.feedback import log_columns
 from armwise.feedback.decisions import concatenate, tabulate
 from armwise.feedback.events import INCUMBENT, LABELS, OBSERVED, Mode, Status
 from armwise.feedback.log import Store
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Settled, settled
 from tests.feedback.conftest import decision
 from tests.feedback.examples import example, some_examples, some_rule, write
@@ -26,7 +26,7 @@ RULE = RewardRule(correction_time="PT0S", metrics={"right": Metric()}, cost_weig
 def test_decisions_next_to_each_other_are_read_over_the_ends_of_pages(store: Store, size: int) -> None:
     made = [replace(decision(f"d-{n}"), decided_at=100.0 + n) for n in range(7)]
     store.append(made)
-    with patch.object(sources, "PAGE", size):
+    with patch.object(log_columns, "PAGE", size):
         served, everything, some = (
             concatenate([*read_decisions(store, RULE, *window)])
             for window in ((100.0, 106.0), (), (102.0, 105.0))

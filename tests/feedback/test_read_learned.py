@@ -10,14 +10,15 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from armwise.feedback import sources as columns
+from armwise.feedback import log_columns as columns
 from armwise.feedback.decisions import Selection, list_priced, rewards, tabulate
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.log_columns import read_learned
 from armwise.feedback.logged_draws import EmptyLogError, LoggedDraws
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import LogSource, read_learned
+from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import read_examples
 from tests.feedback.examples import (
     FEATURES,

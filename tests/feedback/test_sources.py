@@ -111,8 +111,8 @@ def test_of_a_long_export_pages_that_are_evenly_spread_are_sampled(
         return [seq for part in parts for seq in part.seq.tolist()]
 
     assert sampled() == list(range(1, 1001)), "of a short one, all are"
-    monkeypatch.setattr("armwise.feedback.sources.CHECKED", 100)
-    monkeypatch.setattr("armwise.feedback.sources.STRETCH", 10)
+    monkeypatch.setattr("armwise.feedback.log_columns.CHECKED", 100)
+    monkeypatch.setattr("armwise.feedback.log_columns.STRETCH", 10)
     found = sampled()
     assert len(found) == 100
     assert np.diff(found).max() <= 110
@@ -141,8 +141,8 @@ def test_the_same_draws_of_a_log_and_its_export_are_sampled(
     checked: int,
 ) -> None:
     """As many as are asked for, or all of the selection."""
-    monkeypatch.setattr("armwise.feedback.sources.CHECKED", checked)
-    monkeypatch.setattr("armwise.feedback.sources.STRETCH", 5)
+    monkeypatch.setattr("armwise.feedback.log_columns.CHECKED", checked)
+    monkeypatch.setattr("armwise.feedback.log_columns.STRETCH", 5)
     examples = [  # in the order of time, as those of a log
         replace(one, decision=replace(one.decision, decided_at=9.0 * seq / 1000))
         for seq, one in enumerate(some_examples(np.random.default_rng(2), 1000))

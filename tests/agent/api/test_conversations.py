@@ -16,7 +16,7 @@ from armwise.feedback.drift.alarms import Alarm, raise_alarms
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
-from armwise.feedback.sources import read_decisions
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.training_log import (
     Joiner,
     find_difference,

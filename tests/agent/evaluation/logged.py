@@ -20,8 +20,8 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import Store
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.reward import Metric, Prices, RewardRule
-from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.settled import TOGETHER
 from tests.agent.fakes import CONFIG

@@ -57,7 +57,7 @@ def turn(number: int, rng: np.random.Generator) -> list[Any]:
 @pytest.fixture
 def logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[AppConfig, Store]]:
     """A log of many small blocks, with a label near its begin, and a version that has learned it."""
-    monkeypatch.setattr("armwise.feedback.sources.CHUNK", 32)
+    monkeypatch.setattr("armwise.feedback.log_columns.CHUNK", 32)
     monkeypatch.setattr("armwise.agent.evaluation.blocks.BLOCK", 10)
     config, rng = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), np.random.default_rng(7)
     context = Context("question 7", {"sea=true": 1.0}, (0.1, 0.2), {arm: {} for arm in ARMS})

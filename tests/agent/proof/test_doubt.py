@@ -24,7 +24,7 @@ from armwise.agent.evaluation import (
 )
 from armwise.agent.proof import About, make_receipt, read_file, verify
 from armwise.agent.proof.audit import LogAudit, audit_log, find_doubt
-from armwise.feedback import sources
+from armwise.feedback import log_columns
 from armwise.feedback.decisions import EVERYTHING, Selection, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.exchange import make_rule
@@ -261,7 +261,7 @@ def test_a_window_or_features_are_audited_by_what_they_select(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the log around it."""
-    monkeypatch.setattr(sources, "CHECKED", 512)
+    monkeypatch.setattr(log_columns, "CHECKED", 512)
     honest = draw_rows(3000, lambda _: 0.5, lambda p: p)
     wrong = draw_rows(300, lambda _: 0.95, lambda _: 0.5)
     path = write(tmp_path / "log.jsonl", relabel([*honest, *wrong, *honest]))
@@ -279,8 +279,8 @@ def test_a_window_or_features_are_audited_by_what_they_select(
 
 def test_a_wrong_stretch_of_a_long_log_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 200 stretches the eighth is wrong: a twelfth of the rows that are read are, too."""
-    monkeypatch.setattr(sources, "CHECKED", 1280)
-    monkeypatch.setattr(sources, "STRETCH", 16)
+    monkeypatch.setattr(log_columns, "CHECKED", 1280)
+    monkeypatch.setattr(log_columns, "STRETCH", 16)
     honest = draw_rows(12_000, lambda _: 0.5, lambda p: p)
     wrong = draw_rows(1_000, lambda _: 1.0, lambda _: 0.5)
     path = write(tmp_path / "log.jsonl", relabel([*honest[:2100], *wrong, *honest[2100:]]))
@@ -325,8 +325,8 @@ def test_a_replay_audits_its_selection_and_a_model_of_rewards_needs_no_propensit
 def test_a_long_file_is_audited_in_parts_that_are_evenly_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "CHECKED", 300)
-    monkeypatch.setattr(sources, "STRETCH", 50)
+    monkeypatch.setattr(log_columns, "CHECKED", 300)
+    monkeypatch.setattr(log_columns, "STRETCH", 50)
     path = write(tmp_path / "log.jsonl", LOGS["honest"])
     audit = audit_log(ExportSource(path), RULE, EVERYTHING, quietly)
     assert 300 <= audit.n <= 400

@@ -28,9 +28,10 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.logged_draws import EmptyLogError
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import LogSource, read_decisions
+from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.position import read_position
 from armwise.feedback.training_log.settled import (

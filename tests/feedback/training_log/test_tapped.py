@@ -12,9 +12,9 @@ from armwise.feedback.drift import Monitor
 from armwise.feedback.events import INCUMBENT, NOT_SERVED, OBSERVED, Decision, Example, Tick
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log.facts import Fact
+from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.registry import prices
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Joiner, read_examples, settled, summary, take_epoch
 from armwise.feedback.training_log.draws import newest_draws
 from tests.feedback.conftest import decision, execution, value
