@@ -1,8 +1,15 @@
-"""The guard over a training log: it sees each example that has a quality, once."""
+"""The guard over a training log: each rated answer counts once, in the order of deadlines.
+
+An answer counts when an answer that was decided after its deadline is read. So it does not matter how soon
+its rating came: users may report bad answers at once, and others never or late.
+"""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
 
 from armwise.feedback.events import NOT_SERVED, Example, Mode
 from armwise.feedback.guard import Fall, Guard, GuardSpec
@@ -15,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 EVERY = 1000
 """Examples after which the state is written; after a restart, those since are read again."""
+
+MOST_WAITING = 200_000
+"""Most answers that wait for their deadline; with more, the first ones count early."""
 
 
 class GuardKeeper:
@@ -45,16 +55,17 @@ class GuardKeeper:
     ) -> None:
         self._store, self._rule, self._epoch, self._clock = store, rule, epoch, clock
         self._name = spec.name(rule.join)
-        self._falls = list[Fall]()
+        self._waiting, self._falls, self._now = list[_Rated](), list[Fall](), -inf
         state = guards.read_state(store, self._name)
         if state is None:
             with store.reading() as connection:
                 self._since = self._seq = read_position(connection, rule.join).examples_seq
-            self._guard, self._written = Guard(spec), -EVERY
+            self._guard, self._until, self._written, self._counted = Guard(spec), -inf, -EVERY, (0, -inf)
             return
         self._guard = Guard.from_document(spec, state)
-        self._since, self._seq = state["since"], state["seq"]
-        self._written = self._seq
+        self._since, self._seq, self._written = state["since"], state["seq"], state["written"]
+        self._until = -inf if state["until"] is None else state["until"]
+        self._counted = self._written, self._until
         for example in read_learned_examples(store, rule, None, self._seq, learned):
             self.see(example)
 
@@ -65,24 +76,27 @@ class GuardKeeper:
             yield example
 
     def see(self, example: Example) -> None:
-        """Add an example, unless it was seen before."""
+        """Add an example, unless it was seen before; it counts once its deadline has passed."""
         if example.seq <= self._seq:
             return
         self._seq = example.seq
         decision, spec = example.decision, self._guard.spec
-        quality = self._rule.failed if example.failed else self._rule.quality(example.metrics)
-        share = dict(zip(decision.arms, decision.probabilities, strict=False)).get(spec.reference, 0.0)
-        if quality is None or decision.erased or decision.mode is not Mode.EXPLORE:
-            return
-        if decision.policy in NOT_SERVED or len(decision.probabilities) != len(decision.arms):
-            return
+        self._now = max(self._now, decision.decided_at)
+        rated = _read(example, spec, self._rule)
+        if rated is not None and (rated.seq > self._counted[0] or rated.deadline > self._counted[1]):
+            heappush(self._waiting, rated)
+        while self._waiting and (self._waiting[0].deadline <= self._now or len(self._waiting) > MOST_WAITING):
+            self._count(heappop(self._waiting))
+
+    def _count(self, rated: "_Rated") -> None:
+        self._until = max(self._until, rated.deadline)
         fall = self._guard.see(
-            spec.find_class(decision.context.features),
-            share,
-            drawn=decision.drawn == spec.reference,
-            quality=min(1.0, max(0.0, quality)),
-            example_seq=example.seq,
-            at=min(self._clock(), decision.deadline),
+            rated.name,
+            rated.share,
+            drawn=rated.drawn,
+            quality=rated.quality,
+            example_seq=rated.seq,
+            at=min(self._clock(), rated.deadline),
         )
         if fall is not None:
             logger.warning("%s", fall)
@@ -97,6 +111,43 @@ class GuardKeeper:
         """
         if not self._falls and self._seq < self._written + EVERY:
             return
-        state = {**self._guard.document(), "since": self._since, "seq": self._seq}
+        state = {
+            **self._guard.document(),
+            "since": self._since,
+            "seq": min([self._seq, *(rated.seq - 1 for rated in self._waiting)]),
+            "written": self._seq,
+            "until": None if self._until == -inf else self._until,
+        }
         guards.publish(self._store, self._epoch, self._name, state, self._falls, self._clock())
         self._falls, self._written = [], self._seq
+
+
+class _Rated(NamedTuple):
+    """A rated answer that waits for its deadline, in order."""
+
+    deadline: float
+    seq: int
+    name: str
+    share: float
+    drawn: bool
+    quality: float
+
+
+def _read(example: Example, spec: GuardSpec, rule: RewardRule) -> _Rated | None:
+    """Return what a guard sees of an example; None: it says nothing of the reference beside other arms."""
+    decision = example.decision
+    quality = rule.failed if example.failed else rule.quality(example.metrics)
+    if quality is None or decision.erased or decision.mode is not Mode.EXPLORE:
+        return None
+    if decision.policy in NOT_SERVED or len(decision.probabilities) != len(decision.arms):
+        return None
+    if spec.reference not in decision.arms:
+        return None
+    return _Rated(
+        decision.deadline,
+        example.seq,
+        spec.find_class(decision.context.features),
+        decision.probabilities[decision.arms.index(spec.reference)],
+        decision.drawn == spec.reference,
+        min(1.0, max(0.0, quality)),
+    )

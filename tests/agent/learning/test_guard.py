@@ -30,20 +30,30 @@ SPEC = GuardSpec(reference="dense", by="task", share=0.3)
 
 def turn(number: int, task: str, drawn: str, thumb: float, **changes: Any) -> list[Any]:
     context = Context("q", {f"task={task}": 1.0})
-    name = f"d-{number}"
+    name, at = f"d-{number}", 1000.0 + number
     p = {"none": 0.6, "bm25": 0.1, "dense": 0.3}
-    made = Decision(name, context, ARMS, tuple(p.values()), drawn, "uniform", 1, decided_at=float(number))
-    made = replace(made, deadline=float(number) + 60.0, **changes)
-    rated = Feedback(f"f-{number}", name, "thumb", thumb, float(number))
+    made = Decision(name, context, ARMS, tuple(p.values()), drawn, "uniform", 1, decided_at=at)
+    made = replace(made, deadline=at + 60.0, **changes)
+    rated = Feedback(f"f-{number}", name, "thumb", thumb, at)
     return [made, execution(name), rated]
 
 
-def facts(n: int) -> Iterator[Any]:
+def turns_of(n: int) -> Iterator[list[Any]]:
     """Yield turns in which taxes are bad, but for the reference."""
     rng = np.random.default_rng(2)
     for number in range(1, n + 1):
         task, drawn = ("tax", "code")[number % 2], ARMS[rng.choice(3, p=(0.6, 0.1, 0.3))]
-        yield from turn(number, task, drawn, 1.0 if task == "code" or drawn == "dense" else -1.0)
+        yield turn(number, task, drawn, 1.0 if task == "code" or drawn == "dense" else -1.0)
+
+
+def facts(n: int) -> Iterator[Any]:
+    """Yield the facts of turns, every third of which is rated 20 turns later."""
+    late = dict[tuple[int, int], Any]()
+    for number, (made, ran, rated) in enumerate(turns_of(n), 1):
+        yield from (made, ran)
+        late[number + (20 if number % 3 == 0 else 0), number] = rated
+        yield from (late.pop(due) for due in [*late] if due[0] <= number)
+    yield from late.values()
 
 
 @contextmanager
@@ -77,12 +87,48 @@ def test_a_keeper_that_is_restarted_decides_what_one_that_ran_through_does(
                 keeper = GuardKeeper(store, config.reward, SPEC, epoch, after, lambda: 1e4)
                 follow(keeper, store, config, after, upto)
                 follow(keeper, store, config, max(0, upto - 30), upto)  # as another recipe may learn again
+            monkeypatch.setattr(keeping, "EVERY", 0)
+            keeper.report()
+            monkeypatch.setattr(keeping, "EVERY", 7)
             found.append((guards.read_state(store, name), guards.read_returned(store, name)))
     assert found[0] == found[1]
     ((fall,), state) = found[0][1].falls, found[0][0]
-    assert (fall.name, fall.at) == ("tax", fall.example_seq + 60.0)
+    assert (fall.name, (fall.at - 1060.0) % 2) == ("tax", 0.0)
     assert state is not None
-    assert sum(one[0] for one in state["classes"].values()) == (state["seq"] + 1) // 2 + fall.rated
+    counted = 210 - 60  # each is decided a second after the one before, and has a minute
+    assert sum(one[0] for one in state["classes"].values()) == counted // 2 + fall.rated
+
+
+def test_it_does_not_matter_how_soon_a_rating_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "EVERY", 1)
+    found = []
+    for late in (-1.0, 1.0, None):
+        with a_log(tmp_path / str(late)) as (store, config):
+            keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0)
+            turns = [*turns_of(60)]
+            if late is not None:  # of one value 30 seconds after the others
+                turns.sort(key=lambda one: one[0].decided_at + 30.0 * (one[2].value == late))
+            for seq, (made, ran, rated) in enumerate(turns, 1):
+                keeper.see(keeping.Example(seq, made, ran.cost, {"thumb": rated.value}))
+            keeper.see(keeping.Example(61, replace(made, decided_at=1e4, deadline=1e5), ran.cost, {}))
+            keeper.report()
+            state = guards.read_state(store, SPEC.name(config.reward.join))
+            assert state is not None
+            found.append(state["classes"])
+    assert found[0] == found[1] == found[2]
+    assert sum(one[0] for one in found[0].values()) == 60
+
+
+def test_only_so_many_answers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "MOST_WAITING", 5)
+    with a_log(tmp_path / "log") as (store, config):
+        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0)
+        for seq, (made, ran, rated) in enumerate(turns_of(8), 1):
+            keeper.see(keeping.Example(seq, made, ran.cost, {"thumb": rated.value}))
+        keeper.report()
+        state = guards.read_state(store, SPEC.name(config.reward.join))
+        assert state is not None
+        assert sum(one[0] for one in state["classes"].values()) == 3
 
 
 def test_a_new_guard_begins_at_the_end_of_the_log(tmp_path: Path) -> None:
@@ -120,7 +166,7 @@ def test_a_decision_that_was_not_drawn_here_beside_the_reference_says_nothing(
         assert isinstance(ran, Execution)
         for seq, one in ((1, made), (2, replace(made, **changes))):
             keeper.see(keeping.Example(seq, one, ran.cost, {"thumb": rated.value}))
-        keeper.see(keeping.Example(3, made, ran.cost, {}))
+        keeper.see(keeping.Example(3, replace(made, decided_at=1062.0), ran.cost, {}))
         keeper.report()
         state = guards.read_state(store, SPEC.name(config.reward.join))
         assert state is not None

@@ -1,5 +1,7 @@
 """A guard: its reference has a share of each class, or all of a class that went back, exactly as logged."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from armwise.agent.turn.steps.base import DrawInputs
 from armwise.agent.turn.steps.guard import GuardStep
 from armwise.agent.turn.steps.incumbent import IncumbentStep
 from armwise.feedback import guard as watching
+from armwise.feedback.clock import SteadyClock
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.guard import Fall, GuardSpec, Returned, make_key
 from armwise.feedback.log import Operation, operations
@@ -118,6 +121,19 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "EARLY", 5)
 
 
+class Passing:
+    """A clock that an hour can be added to."""
+
+    def __init__(self) -> None:
+        self.hours = 0
+
+    def make(self) -> SteadyClock:
+        def shifted(clock: Callable[[], float]) -> Callable[[], float]:
+            return lambda: clock() + 3600.0 * self.hours
+
+        return SteadyClock(shifted(time.time), shifted(time.monotonic))
+
+
 def a_service(folder: Path, **changes: Any) -> Service:
     settings = {
         "policy": {"kind": "fixed", "params": {"arm": "none"}},
@@ -148,9 +164,13 @@ def recorded(service: Service, kind: Operation) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_restart(tmp_path: Path) -> None:
-    async with a_service(tmp_path).running() as service:
+    passing = Passing()
+    async with a_service(tmp_path, clock=passing.make()).running() as service:
         await service.learn()
-        first = await converse(service, 120)
+        first = await converse(service, 118)
+        assert recorded(service, Operation.FALL) == [], "slow ratings may still come"
+        passing.hours += 1
+        first += await converse(service, 2, 118)
         assert {record["guard"]["share"] for record in first} == {0.3}
         assert [record["pmf"]["dense"] for record in first] == pytest.approx([0.3] * 120)
         (event,) = recorded(service, Operation.FALL)
@@ -172,7 +192,7 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
         (mark,) = read_marks(store, rule, LogSums(), named=False)
         assert mark.what.startswith("Guard: A class of requests went back to dense")
         assert "task=tax" not in str(second[0]["guard"])
-    async with a_service(tmp_path).running() as service:
+    async with a_service(tmp_path, clock=passing.make()).running() as service:
         third = await converse(service, 2, 124)
         assert [record["guard"]["share"] for record in third] == [1.0, 0.3]
         assert len(recorded(service, Operation.FALL)) == 1
@@ -181,16 +201,19 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 async def test_a_guard_that_is_removed_frees_its_classes_for_good(tmp_path: Path) -> None:
-    async with a_service(tmp_path).running() as service:
+    passing = Passing()
+    async with a_service(tmp_path, clock=passing.make()).running() as service:
         await service.learn()
-        await converse(service, 120)
+        await converse(service, 118)
+        passing.hours += 1
+        await converse(service, 2, 118)
         assert len(service.replica.versions.state.returned.falls) == 1
-    async with a_service(tmp_path, guard=None).running() as service:
+    async with a_service(tmp_path, guard=None, clock=passing.make()).running() as service:
         (record, _) = await converse(service, 2, 120)
         assert record["guard"] is None
         assert (await service.client.get("/v1/policy")).json()["guard"] is None
         assert recorded(service, Operation.GUARD) == []
-    async with a_service(tmp_path).running() as service:
+    async with a_service(tmp_path, clock=passing.make()).running() as service:
         (record, _) = await converse(service, 2, 122)
         assert record["guard"]["share"] == 0.3
         assert len(recorded(service, Operation.FALL)) == 2, "the history stays"
