@@ -24,6 +24,7 @@ from armwise.agent.proof.documents import (
     read_document,
     write_document,
 )
+from armwise.agent.proof.judged import AnswerAudit, recompute
 from armwise.agent.proof.statements import choose_reference, describe_reward
 from armwise.agent.proof.traffic import LoggedTraffic, name_log
 from armwise.feedback.jsonl import ExchangeError
@@ -76,6 +77,9 @@ class SavingsReceipt(ProofDocument):
     rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
     reward: Name = Field(description="What quality is, in words.")
     figures: ArmComparison
+    audit: AnswerAudit | None = Field(
+        default=None, description="What a judge says of all answers; null: quality is that of rated answers."
+    )
     head: StatedHead | None = Field(
         default=None, description="Head of the log as it was read; null for a file or a service."
     )
@@ -155,7 +159,10 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
         return [*differences, f"figures: {error}"]
     if late and traffic.rating_times is None and again.quality is not None:
         again = replace(again, quality=None, quality_unsaid=Unsaid.LATE)  # an export has no late ratings
-    return [*differences, *list_differences(asdict(receipt.figures), asdict(again))]
+    differences += list_differences(asdict(receipt.figures), asdict(again))
+    if receipt.audit is not None:
+        differences += recompute(receipt.audit, sessions, receipt.figures.reference, traffic.rule)
+    return differences
 
 
 def read_receipt(path: Path) -> SavingsReceipt:

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from armwise.agent.proof.judged import AnswerAudit
 from armwise.agent.proof.traffic import LoggedTraffic
 from armwise.agent.reporting import one_line, write_dollars, write_further
 from armwise.feedback.ope import noninferiority
@@ -232,6 +233,12 @@ LATER_COSTS = (
 
 UNRATED = "Answers that nobody rated in time may differ."
 
+AUDITED = (
+    "The judge read questions and answers, not the passages. Its range holds for one audit, not for the best "
+    "of several."
+)
+"""What is assumed where a judge has graded answers."""
+
 
 def state_dollars(one: ArmComparison) -> Statement:
     """Return what was saved per 1,000 requests, beside the reference answering the same ones.
@@ -309,13 +316,7 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
     if low > high:
         return Statement(about, one.reference, headline, CONTRADICT, silence="contradiction", tone="warn")
     n, low, high = f"{one.decisions:,} answers that were rated in time", round_down(low), -round_down(-high)
-    tone, word = "", f"not known yet whether better or worse than {name}'s"
-    if low > 0.0:
-        tone, word = "good", f"better than {name}'s"
-    elif high < 0.0:
-        tone, word = "warn", f"worse than {name}'s"
-    elif low >= -POINTS * MARGIN:
-        tone, word = "good", f"as good as {name}'s"
+    tone, word = _compare_ends(name, low, high)
     more = None if tone else forecast(value, low, high, one.decisions)
     when = f" To know more takes {write_further(more, 'rated answers')}." if more else ""
     beyond = f" {one.beyond:,} are left out." if one.beyond else ""
@@ -334,6 +335,46 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
         high,
         tone=tone,
     )
+
+
+def state_audited(audit: AnswerAudit, reference: str) -> Statement:
+    """Return how all answers compare with those of the reference, as a judge sees them.
+
+    Args:
+        audit: What the judge said.
+        reference: The arm that it is compared with.
+    """
+    name, judge = shorten(reference), shorten(audit.judge)
+    value, low, high = (POINTS * end for end in audit.quality)
+    low, high = round_down(low), -round_down(-high)
+    tone, word = _compare_ends(name, low, high)
+    n, read = f"{audit.answers:,} answers", len(audit.grades)
+    unread = sum(grade is None for _, grade in audit.grades)
+    return Statement(
+        About.QUALITY,
+        reference,
+        f"All answers, as {judge} judges: {word}",
+        f"Of all {n}, rated or not, the mean grade by {judge} is {_points(value)} than answers of {name} "
+        f"have for such requests (range: {_ends(low, high)}). It graded {read:,} of them, drawn at random.",
+        f"mean grade by {judge} {low:+.1f} points at worst",
+        n,
+        (AUDITED, *([f"{unread:,} have no grade and count as the worse case."] if unread else [])),
+        value,
+        low,
+        high,
+        tone=tone,
+    )
+
+
+def _compare_ends(name: str, low: float, high: float) -> tuple[str, str]:
+    """Return the tone of a range of points, and how answers compare with those of an arm, in words."""
+    if low > 0.0:
+        return "good", f"better than {name}'s"
+    if high < 0.0:
+        return "warn", f"worse than {name}'s"
+    if low >= -POINTS * MARGIN:
+        return "good", f"as good as {name}'s"
+    return "", f"not known yet whether better or worse than {name}'s"
 
 
 def _points(value: float) -> str:

@@ -1,15 +1,19 @@
 """The verbs of the receipt: `prove`, and the part of `verify` that computes a receipt again."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
 from armwise.agent.cli.whole_log import verify_log
 from armwise.agent.proof.documents import ProofDocument
+from armwise.agent.proof.judged import AnswerAudit, judge_answers, offer_audit
 from armwise.agent.proof.knowledge import assess
 from armwise.agent.proof.receipt import (
     SavingsReceipt,
@@ -28,10 +32,13 @@ from armwise.agent.proof.words import write_badge, write_markdown, write_sentenc
 from armwise.arms.llm import writing
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log.chain import LogHead
-from armwise.feedback.ope.noninferiority import NothingComparableError
+from armwise.feedback.ope.noninferiority import NothingComparableError, Sessions
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
+
+MOST_AUDITED = 10_000
+"""Most answers of an audit: a receipt holds all grades."""
 
 
 def prove(
@@ -68,8 +75,17 @@ def prove(
         ),
     ] = None,
     judge: Annotated[
-        str, typer.Option("--judge", help="Language model that compares the answers, a name of `llms`.")
+        str, typer.Option("--judge", help="Language model that judges answers, a name of `llms`.")
     ] = writing.DEFAULT,
+    audit: Annotated[
+        int | None,
+        typer.Option(
+            "--audit",
+            min=1,
+            max=MOST_AUDITED,
+            help="Have the judge grade about so many of all answers, rated or not.",
+        ),
+    ] = None,
     pairs: Annotated[int, typer.Option("--pairs", help="Most pairs.")] = 200,
     budget: Annotated[float, typer.Option("--budget", help="Most dollars for answers and verdicts.")] = 5.0,
     by: Annotated[
@@ -123,15 +139,22 @@ def prove(
         if challenger is None:
             if by or each or labels or ask_labels or outcomes:
                 raise ValueError("--by, --each, --labels, --ask-labels and --outcomes need --challenger")
-            receipt = _prove_log(log, beside, output, key, config, markdown=markdown, as_json=as_json)
+            if audit is not None and log is not None:
+                raise ValueError(
+                    "--audit needs the texts of answers: run it where the log is, and name no log"
+                )
+            judged = None if audit is None else partial(judge_answers, asked=audit, budget=budget, seed=seed)
+            receipt = _prove_log(
+                *(log, beside, output, key, config, judge, judged), markdown=markdown, as_json=as_json
+            )
             words = write_markdown if markdown else write_sentence
             _print(receipt, words(receipt), markdown=markdown, as_json=as_json)
             if badge is not None:
                 with appearing(badge) as file:
                     file.write(write_badge(receipt).encode())
             return
-        if badge is not None:
-            raise ValueError("--badge is of a receipt, and --challenger states a verdict")
+        if badge is not None or audit is not None:
+            raise ValueError("--badge and --audit are of a receipt, and --challenger states a verdict")
         from armwise.agent.proof.verdict_verbs import prove_pairs
 
         verdict = prove_pairs(
@@ -184,6 +207,8 @@ def _prove_log(
     output: Path | None,
     key: str | None,
     config: Path,
+    judge: str,
+    judged: Callable[..., AnswerAudit] | None,
     *,
     markdown: bool,
     as_json: bool,
@@ -207,6 +232,8 @@ def _prove_log(
             before = [one.figures.reference for one in earlier if one is not None]
             reference = beside or choose_reference(sessions, *before)
             receipt = make_receipt(traffic, sessions, settlement, reference)
+            printed = errors if quiet else console
+            receipt = _audit(receipt, traffic, sessions, settings, judge, judged, printed)
         except NothingComparableError as error:
             reason = str(error)
     if reason:
@@ -220,6 +247,28 @@ def _prove_log(
     if settings is not None:
         keep_receipt(receipt, settings)
     return receipt
+
+
+def _audit(
+    receipt: SavingsReceipt,
+    traffic: LoggedTraffic,
+    sessions: Sessions,
+    settings: "AppConfig | None",
+    judge: str,
+    judged: Callable[..., AnswerAudit] | None,
+    printed: Console,
+) -> SavingsReceipt:
+    """Return a receipt with its audit, if one was asked for; if few answers are rated, say what it costs."""
+    if settings is None:
+        return receipt
+    settings, reference = settings.resolve_places(), receipt.figures.reference
+    if judged is None:
+        if offer := offer_audit(settings, sessions, reference, judge):
+            printed.print(offer, markup=False, **PLAIN)
+        return receipt
+    with progress(errors) as on_progress:
+        found = judged(settings, sessions, reference, traffic.rule, model=judge, on_progress=on_progress)
+    return receipt.model_copy(update={"audit": found})
 
 
 def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:

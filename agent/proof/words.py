@@ -4,7 +4,14 @@ import html
 import re
 
 from armwise.agent.proof.receipt import SavingsReceipt
-from armwise.agent.proof.statements import SURE, Statement, shorten, state_dollars, state_quality
+from armwise.agent.proof.statements import (
+    SURE,
+    Statement,
+    shorten,
+    state_audited,
+    state_dollars,
+    state_quality,
+)
 from armwise.agent.reporting import one_line, write_span
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#&!$@])")
@@ -20,13 +27,16 @@ CHAR_WIDTH, PADDING = 6.6, 10
 
 def list_statements(receipt: SavingsReceipt) -> tuple[Statement, Statement]:
     """Return what a receipt says of dollars and of quality."""
-    return state_dollars(receipt.figures), state_quality(receipt.figures, receipt.reward)
+    figures = receipt.figures
+    if receipt.audit is not None:
+        return state_dollars(figures), state_audited(receipt.audit, figures.reference)
+    return state_dollars(figures), state_quality(figures, receipt.reward)
 
 
 def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in a few sentences."""
     figures = receipt.figures
-    n = figures.decisions if figures.quality is not None else figures.priced
+    n = figures.decisions if figures.quality is not None and receipt.audit is None else figures.priced
     among = "" if figures.sessions == n else f" in {figures.sessions:,} sessions"
     extent = (
         f"This covers {n:,} decisions ({figures.drawn:,} drew {shorten(figures.reference)}){among}, "
@@ -41,7 +51,10 @@ def write_sentence(receipt: SavingsReceipt) -> str:
 def write_markdown(receipt: SavingsReceipt) -> str:
     """Return a receipt as Markdown for the description of a pull request."""
     figures = receipt.figures
-    names = "dollars saved per 1,000 requests", "points of 100 gained by a rated answer"
+    names = (
+        "dollars saved per 1,000 requests",
+        f"points of 100 gained by a{' rated' * (receipt.audit is None) or 'n'} answer",
+    )
     rows = [
         (name, one, digits)
         for name, one, digits in zip(names, list_statements(receipt), (4, 2), strict=True)

@@ -1,12 +1,17 @@
-"""Read second answers from the log: pairs of two arms that a judge has compared."""
+"""Read answers from the log: pairs of two arms that a judge has compared, and texts for a judge."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import ObservationSource
+from armwise.feedback.events import Execution, ObservationSource
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.rows import load_executions
 from armwise.feedback.log.store import Store
+
+AT_ONCE = 500
+"""Decisions that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +67,20 @@ def list_second_answers(store: Store, one: str, other: str) -> list[SecondAnswer
             )
             for row in connection.execute(statement)
         ]
+
+
+def list_answers(store: Store, seqs: Sequence[int]) -> dict[int, tuple[str, Execution | None]]:
+    """Return question and execution of decisions, by their position in the log.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, found = t.decisions.c, dict[int, tuple[str, Execution | None]]()
+    for first in range(0, len(seqs), AT_ONCE):
+        some = sa.select(d.id).where(d.seq.in_(seqs[first : first + AT_ONCE]))
+        with store.reading() as connection:
+            ids = [str(one) for one in connection.scalars(some)]
+            executions = load_executions(connection, ids)
+        for name, (decision, seq) in store.decisions(ids).items():
+            found[seq] = decision.context.question, executions.get(name)
+    return found

@@ -577,7 +577,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     """
     counted = count(sessions, reference)
     quality, paid = sessions.rows.reward[counted.row], sessions.usd[counted.row]
-    lower, other = _errors(sessions)
+    lower, other = share_error(sessions)
     rated, priced, largest = counted.rated, counted.priced, counted.largest_cost
     lead = counted.difference(quality, rated, rewards, (other, lower))
     found = counted.estimate_saved(paid, other)
@@ -654,7 +654,7 @@ def trace_quality(
         NothingComparableError: As by `compare`.
     """
     counted = count(sessions, reference)
-    quality, (lower, other) = sessions.rows.reward[counted.row], _errors(sessions)
+    quality, (lower, other) = sessions.rows.reward[counted.row], share_error(sessions)
     n_units, found = int(counted.unit[-1]) + 1, list[tuple[int, Ends]]()
     first = min(n_units, 2 * SCALE_SESSIONS)
     for edge in np.unique(np.geomspace(first, n_units, points).round().astype(int)).tolist():
@@ -665,7 +665,7 @@ def trace_quality(
     return found
 
 
-def _errors(sessions: Sessions) -> tuple[float, float]:
+def share_error(sessions: Sessions) -> tuple[float, float]:
     """Return the error of the lower end of quality, and that of each other end."""
     lower, n_arms = ERROR * LOWER_SHARE, len(sessions.names)
     return lower / n_arms, (ERROR - lower) / 3.0 / n_arms

@@ -1,7 +1,7 @@
 """A real log with rewards and costs of known expectation, by a policy that changes as it goes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,7 @@ class World:
         rated: Share of the decisions with feedback.
         forced: Share of the decisions whose arm the caller names, the first one.
         masked: Share of the decisions for which the last arm cannot be drawn.
+        answers: What arms answer, by arm; by default "yes".
     """
 
     right: Mapping[str, float]
@@ -68,6 +69,7 @@ class World:
     rated: float = 1.0
     forced: float = 0.0
     masked: float = 0.0
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     def pmf(self, share: float, arms: Sequence[str]) -> np.ndarray:
         """Return the distribution after a share of the log: from a uniform one towards the best arm."""
@@ -121,7 +123,10 @@ def fill(
         usd = 0.0 if world.usd is None else world.usd[arm] * (1.0 + world.wide * (2.0 * rng.random() - 1.0))
         seconds = 0.0 if world.seconds is None else world.seconds[arm] * 2.0 * rng.random()
         cost = Cost(1, 100, 10, seconds / 4, 3 * seconds / 4, usd)
-        facts += [decision, Execution(name, arm, Status.OK, cost, ("p",), "yes", "", at + 0.1)]
+        facts += [
+            decision,
+            Execution(name, arm, Status.OK, cost, ("p",), world.answers.get(arm, "yes"), "", at + 0.1),
+        ]
         right, rated = float(rng.random() < world.right[arm]), rng.random() < world.rated
         if rated:
             facts.append(Feedback(f"f{name}", name, "right", right, at + 0.2))

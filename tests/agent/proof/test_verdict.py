@@ -401,7 +401,7 @@ def test_the_text_rounds_each_end_of_the_points_away_from_the_estimate(world: Wo
     ("words", "message"),
     [
         (("--by", "topics"), "need --challenger"),
-        (("--challenger", "small", "--badge", "badge.svg"), "--badge is of a receipt"),
+        (("--challenger", "small", "--badge", "badge.svg"), "--badge and --audit are of a receipt"),
     ],
 )
 def test_options_of_a_receipt_and_of_pairs_are_not_mixed(

@@ -160,12 +160,12 @@ def test_all_intervals_of_a_long_file_hold_at_all_looks() -> None:
 
 
 def test_the_estimate_is_the_mean_over_requests_whatever_the_classes() -> None:
-    table = [np.zeros(900), np.full(80, -1.0), np.ones(20)]
+    table = [np.zeros(900), np.full(80, -1.0), np.full(20, -0.5)]
     found = pairs.compare(draw_pairs(table, 5_000, 7))
     truth = float(np.concatenate(table).mean())
     assert found.whole.difference[0] == pytest.approx(truth)
-    assert found.whole.no_worse[0] == pytest.approx(0.92)
-    assert [one.difference[0] for one in found.groups if one] == [0.0, -1.0, 1.0]
+    assert found.whole.no_worse[0] == pytest.approx(0.9)
+    assert [one.difference[0] for one in found.groups if one] == [0.0, -1.0, -0.5]
     some = [pairs.compare(draw_pairs(table, 200, seed)).whole.difference[0] for seed in range(60)]
     assert np.mean(some) == pytest.approx(truth, abs=0.01), "draws of rare classes do not count twice"
 
