@@ -8,7 +8,6 @@ and a page of it.
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
-from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.recompute import RecomputedCheck
 from armwise.feedback.decisions import format_time
 from armwise.feedback.logged_draws import LoggedDraws
@@ -254,16 +253,11 @@ ALL_ELIGIBLE = (
 
 
 def list_assumptions(
-    request: EvaluationRequest,
-    log: LoggedDraws,
-    checked: RecomputedCheck | None,
-    settled: Settled,
-    wait_time: str,
+    log: LoggedDraws, checked: RecomputedCheck | None, settled: Settled, wait_time: str
 ) -> Iterator[str]:
     """Yield what the estimates assume and leave out, a sentence each.
 
     Args:
-        request: The request.
         log: The rows.
         checked: What was recomputed for the gate.
         settled: The settled part of the entire log.
@@ -275,40 +269,12 @@ def list_assumptions(
         yield ESTIMATES.format(log.estimated, len(log))
     if n := int((~log.whole).sum()):
         yield ALL_ELIGIBLE.format(n, len(log))
-    if request.cluster in ("episode", "user") and log.n_groups == len(log):
-        yield (
-            f"No two decisions are on record with the same {request.cluster}: each is an observation by "
-            "itself, as with --cluster none."
-        )
     if checked is not None:
         again = f"{checked.checked:,} distributions were recomputed, and {checked.mismatched:,} differed"
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
-    yield from _note_unsettled(settled, None if request.selects else len(log), wait_time)
-
-
-def _note_unsettled(settled: Settled, rows: int | None, wait_time: str) -> Iterator[str]:
-    """Yield a note on decisions that estimates leave out because they may still get feedback.
-
-    Args:
-        settled: The settled part of the entire log.
-        rows: Number of rows; None if they are only a part of the log, so that no share can be stated.
-        wait_time: The rule's wait time.
-    """
-    if settled.is_whole:
-        return
-    later = (
-        f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so "
-        "far has read the log since: if it is stopped, start it."
-    )
-    if settled.n_open:
-        share = "" if rows is None else f" ({settled.n_open / (settled.n_open + rows):.0%} of all)"
-        whole = " of the entire log" if rows is None else ""
+    if not settled.is_whole:
+        which = f"{settled.n_open:,} decisions" if settled.n_open else "Decisions"
         yield (
-            f"{settled.n_open:,} decisions{whole} since {format_time(settled.before)}{share} may "
-            f"still get feedback and are not in the estimates. {later}"
-        )
-    else:
-        yield (
-            f"Decisions since {format_time(settled.before)} could still get feedback when the log "
-            f"was written, and are not in the estimates. {later}"
+            f"{which} since {format_time(settled.before)} may still get feedback. They count once "
+            f"`reward.wait_time`, {wait_time}, has passed while the service runs."
         )

@@ -328,7 +328,7 @@ def replay(
             selection,
             progress,
             describes=predicts and request.reward_model == "ridge",
-            cluster="question" if request.cluster == "none" else request.cluster,
+            cluster=request.cluster,
             elsewhere=replay_elsewhere
             if map_blocks and (predicts or any(candidate.alone for candidate in built))
             else None,
@@ -366,7 +366,7 @@ def replay(
         candidates=results,
         assumptions=[
             *source.remarks(rule),
-            *list_assumptions(request, log, checked, settled, rule.wait_time),
+            *list_assumptions(log, checked, settled, rule.wait_time),
         ],
     )
 
