@@ -1,0 +1,88 @@
+"""Statements: who prints them, and why they are silent."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+AGENT = ROOT / "agent"
+
+STATED = {
+    "proof/statements.py",  # the one function
+    "reporting/templates/statement.html",  # its figures, for all pages
+}
+
+RECORDED = {
+    ("cli/configuration_text.py", "$"): "a price of the list",
+    ("cli/interview.py", "$"): "a price of the list",
+    ("cli/log.py", "$"): "usage on record",
+    ("cli/wrap.py", "$"): "what a session cost by its log, and what the same tokens cost by the list",
+    ("console/templates/decisions.html", "$"): "what a decision cost",
+    ("console/templates/details.html", "$"): "what was spent",
+    ("console/templates/details.html", "points"): "the setting of the guard; heads of tables",
+    ("console/templates/overview.html", "$"): "what was spent",
+    ("console/templates/overview.html", "points"): "the label of the chart, whose values are statements",
+    ("console/templates/parts.html", "$"): "what a decision cost, or all on average",
+    ("console/templates/system.html", "$"): "budgets of keys, and what was spent of them",
+    ("demo/page.py", "$"): "a simulated world, whose prices are known",
+    ("demo/story.py", "$"): "a simulated world, whose prices are known",
+    ("demo/templates/demo.html", "$"): "a simulated world, whose prices are known",
+    ("proof/pairs.py", "$"): "budgets",
+    ("proof/verdict_verbs.py", "$"): "budgets",
+    ("proof/verdict_words.py", "$"): "what a pair cost",
+    ("proof/verdict_words.py", "points"): "a verdict of judged pairs, which is about its file",
+    ("reporting/html.py", "$"): "the formatters",
+    ("reporting/templates/period.html", "$"): "what was spent",
+    ("reporting/templates/period.html", "points"): "heads of tables",
+}
+"""Other places that print dollars or points: none is an estimate of what another arm would have done."""
+
+DOLLARS = re.compile(r"\$\{?\{|\|\s*(?:dollars|price)\b|own_cost\(|mean_cost\(|\bwrite_(?:dollars|price)\(")
+
+POINTS = re.compile(r"\bpoints?\b(?! *=)", re.IGNORECASE)
+
+
+def list_places() -> Iterator[tuple[str, str]]:
+    """Yield each file that prints dollars or points, and which of these."""
+    for path in sorted(AGENT.rglob("*.html")):
+        name, text = str(path.relative_to(AGENT)), re.sub(r"\{#.*?#\}|<polyline[^>]*>", "", path.read_text())
+        if DOLLARS.search(text):
+            yield name, "$"
+        if POINTS.search(text):
+            yield name, "points"
+    for path in sorted(AGENT.rglob("*.py")):
+        name = str(path.relative_to(AGENT))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and DOLLARS.search(f"{ast.unparse(node.func)}("):
+                yield name, "$"
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "{" for part in node.values)
+                text = "".join(map(str, parts))
+                if "${" in text:
+                    yield name, "$"
+                if re.search(r"\bpoints\b", text):
+                    yield name, "points"
+
+
+def test_dollars_and_points_come_from_the_one_function_or_are_on_record() -> None:
+    """What compares with another arm is a statement; a new place that prints an amount is listed here."""
+    found = {place for place in list_places() if place[0] not in STATED}
+    assert found - RECORDED.keys() == set(), (
+        "print a statement of `armwise.agent.proof.state`, or say why not"
+    )
+    assert RECORDED.keys() - found == set(), "it prints no amount any more"
+
+
+@pytest.mark.parametrize(
+    ("name", "caller"), [("compare", "proof/traffic.py"), ("trace_quality", "proof/statements.py")]
+)
+def test_nobody_else_estimates_what_an_arm_would_have_cost_or_earned(name: str, caller: str) -> None:
+    """Pages get statements; what judges versions of the policy is another question."""
+    call = re.compile(rf"noninferiority\.{name}\(")
+    assert [
+        str(path.relative_to(AGENT)) for path in AGENT.rglob("*.py") if call.search(path.read_text())
+    ] == [caller]
