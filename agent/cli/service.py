@@ -510,8 +510,8 @@ def verify(
     log: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LOG_OR_URL]",
-            help="For a receipt: a file or the address of a service. By default the log.",
+            metavar="[LOG]",
+            help="For a receipt: a file of `armwise export`. By default the log.",
         ),
     ] = None,
     whole: Annotated[
@@ -539,7 +539,7 @@ def verify(
         verify_log(config or CONFIG)
         return
     if log is not None or decision_id.endswith(".json"):
-        load(VERIFY_RECEIPT)(Path(decision_id), log, key, config or CONFIG)
+        load(VERIFY_RECEIPT)(Path(decision_id), log, config or CONFIG)
         return
     with report_errors():
         if config is not None:

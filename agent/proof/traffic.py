@@ -1,11 +1,10 @@
-"""The decisions that a receipt is about: from a file, from a running service, or from the log of a service.
+"""The decisions that a receipt is about: from a file, or from the log of a service.
 
-    open_traffic(file | URL | None) --> LoggedTraffic --> Sessions
+    open_traffic(file | None) --> LoggedTraffic --> Sessions
 
 The reward of a decision is its quality alone: cost has no weight, since dollars are stated beside it.
 """
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,15 +12,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import numpy as np
 
-from armwise.agent.client import ClientError
-from armwise.agent.client.errors import read_failure
 from armwise.agent.proof.audit import find_doubt
-from armwise.arms import proxies
 from armwise.arms.base import Progress
-from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, concatenate, tabulate
 from armwise.feedback.events import LABELS, NOT_SERVED
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
@@ -38,14 +32,8 @@ from armwise.feedback.training_log.lateness import RatingTimes
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
 
-MOST_BYTES = 16 << 30
-"""Largest export that is taken from a service."""
-
 NAME_CHARS = 1000
 """Longest name of a log in a receipt."""
-
-TIMEOUT_S = 60.0
-"""Longest pause within an export."""
 
 
 class NoTrafficError(ValueError):
@@ -57,7 +45,7 @@ class LoggedTraffic:
     """The decisions of a log.
 
     Attributes:
-        source: The file, the address of the service, or the database without its password.
+        source: The file, or the database without its password.
         decisions: All of its decisions, labels left out; `reward` is quality.
         rule: The rule of quality.
         settled: Time before which decisions are settled, seconds since the epoch; infinite: all are.
@@ -106,13 +94,12 @@ class LoggedTraffic:
         return replace(found, quality=None, quality_unsaid=Unsaid.LATE)
 
 
-def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraffic:
+def read_file(path: Path, on_progress: Progress) -> LoggedTraffic:
     """Read a file of `armwise export` or `armwise import`.
 
     Args:
         path: The file.
         on_progress: Called with the progress.
-        source: The name in the receipt; empty: the name of the file.
 
     Raises:
         ExchangeError: The file cannot be read, or its parts declare different rewards.
@@ -127,10 +114,8 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
     examples = (example for example in read_export(path) if example.decision.policy != LABELS)
     parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
     if not parts:
-        raise NoTrafficError(
-            f"{source or path}: it has no decision that is learned; others may still get feedback"
-        )
-    name, file = (source or path.name)[:NAME_CHARS], ExportSource(path)
+        raise NoTrafficError(f"{path}: it has no decision that is learned; others may still get feedback")
+    name, file = path.name[:NAME_CHARS], ExportSource(path)
     doubt, before = find_doubt(file, rule, EVERYTHING, on_progress), file.settled.before
     return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)
 
@@ -175,59 +160,6 @@ def read_store(
     raise NoTrafficError(f"{name}: it has no decision yet")
 
 
-def read_service(url: str, key: str | None, on_progress: Progress) -> LoggedTraffic:
-    """Read the export of a running service. The key needs the scope `admin`.
-
-    Args:
-        url: Address of the service.
-        key: Key, where the service requires one.
-        on_progress: Called with the progress.
-
-    Raises:
-        ClientError: The service is out of reach, or refused.
-        ExchangeError: The export was cut off.
-        NoTrafficError: It has no decision.
-    """
-    try:
-        address = httpx.URL(url.rstrip("/")).copy_with(query=None, fragment=None)
-    except httpx.InvalidURL:
-        address = httpx.URL("")
-    if not address.host:
-        raise ClientError("the address of a service, such as http://127.0.0.1:8000, was expected")
-    name = str(address.copy_with(userinfo=b""))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "export.jsonl")
-        _download(address, name, key, path)
-        try:
-            return read_file(path, on_progress, source=name)
-        except ExchangeError as error:
-            raise ExchangeError(str(error).replace(str(path), f"the export of {name}")) from None
-
-
-def _download(address: httpx.URL, name: str, key: str | None, path: Path) -> None:
-    """Write the export of a service to a file. Raises ClientError."""
-    headers = UNCOMPRESSED | ({"authorization": f"Bearer {key}"} if key else {})
-    asked = address.copy_with(path=f"{address.path.rstrip('/')}/v1/export")
-    try:
-        with (
-            proxies.client(timeout=TIMEOUT_S) as client,
-            client.stream("GET", asked, headers=headers) as response,
-            path.open("wb") as file,
-        ):
-            limit_size(response, MOST_BYTES)
-            if not response.is_success:
-                response.read()
-                raise read_failure(response)
-            for part in response.iter_bytes():
-                file.write(part)
-    except proxies.ProxySettingError as error:
-        raise ClientError(str(error)) from None
-    except httpx.HTTPError as error:
-        raise ClientError(
-            f"no export came from {name}{proxies.describe_way(address)}: {type(error).__name__} {error}"
-        ) from None
-
-
 def _quality(rule: RewardRule) -> RewardRule:
     return rule.model_copy(update={"cost_weight": 0.0})
 
@@ -241,20 +173,16 @@ def _report_progress(parts: Iterator[Decisions], on_progress: Progress) -> Itera
     on_progress("decisions", done, done)
 
 
-def open_traffic(
-    named: str | None, settings: "AppConfig | None", key: str | None, on_progress: Progress
-) -> LoggedTraffic:
+def open_traffic(named: str | None, settings: "AppConfig | None", on_progress: Progress) -> LoggedTraffic:
     """Read the decisions that a command line names.
 
     Args:
-        named: A file, or the address of a service; None: the log of `settings`.
+        named: A file; None: the log of `settings`.
         settings: The configuration, where no log is named.
-        key: Key of the service.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: The address is of a database.
-        ClientError: The service is out of reach, or refused.
+        ValueError: An address is named.
         ExchangeError: The file cannot be read.
         NoTrafficError: There is no decision.
         LogUnavailableError: Try again later.
@@ -264,11 +192,9 @@ def open_traffic(
         with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
             return read_store(store, settings, on_progress)
     scheme, separator, _ = named.partition("://")
-    if not separator:
-        return read_file(Path(named), on_progress)
-    if scheme not in ("http", "https"):
+    if separator:
         raise ValueError(
-            f"{scheme}://...: a file or the address of a service was expected; for the database of a service "
-            "name its configuration with -c, and no log"
+            f"{scheme}://...: a file was expected. Save the export of a service, `GET /v1/export`, and name "
+            "that; for the log of a service name its configuration with -c, and no log"
         )
-    return read_service(named, key, on_progress)
+    return read_file(Path(named), on_progress)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
-from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
+from armwise.agent.cli.options import CONFIG, ConfigPath, with_log
 from armwise.agent.cli.whole_log import verify_log
 from armwise.agent.proof.documents import ProofDocument
 from armwise.agent.proof.judged import AnswerAudit, judge_answers, offer_audit
@@ -45,9 +45,9 @@ def prove(
     log: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LOG_OR_URL]",
-            help="A file of `armwise export` or `armwise import`, or the address of a service. "
-            "By default the log. With --challenger: a file of requests, JSON lines.",
+            metavar="[LOG]",
+            help="A file of `armwise export` or `armwise import`. By default the log. "
+            "With --challenger: a file of requests, JSON lines.",
         ),
     ] = None,
     beside: Annotated[
@@ -116,7 +116,6 @@ def prove(
             "--outcomes", help="Write the outcomes of both arms to this file, for `armwise lab train`."
         ),
     ] = None,
-    key: Key = None,
     config: ConfigPath = CONFIG,
 ) -> None:
     """State what was saved, and at which quality, compared with always using one arm.
@@ -145,7 +144,7 @@ def prove(
                 )
             judged = None if audit is None else partial(judge_answers, asked=audit, budget=budget, seed=seed)
             receipt = _prove_log(
-                *(log, beside, output, key, config, judge, judged), markdown=markdown, as_json=as_json
+                *(log, beside, output, config, judge, judged), markdown=markdown, as_json=as_json
             )
             words = write_markdown if markdown else write_sentence
             _print(receipt, words(receipt), markdown=markdown, as_json=as_json)
@@ -205,7 +204,6 @@ def _prove_log(
     log: str | None,
     beside: str | None,
     output: Path | None,
-    key: str | None,
     config: Path,
     judge: str,
     judged: Callable[..., AnswerAudit] | None,
@@ -214,7 +212,7 @@ def _prove_log(
     as_json: bool,
 ) -> SavingsReceipt:
     """Print what a log can say and what it cannot, and return its receipt; exit with 1 if there is none."""
-    traffic, settings = _open(log, key, config)
+    traffic, settings = _open(log, config)
     settlement = traffic.settlement
     sessions = traffic.sessions(settlement)
     remarks = assess(traffic, settlement, sessions)
@@ -240,7 +238,8 @@ def _prove_log(
         if as_json:
             refusal = {"format": "armwise-refusal", "source": traffic.source, "reason": reason}
             typer.echo(json.dumps(refusal, indent=2))
-        errors.print(f"Nothing can be stated: {reason}", style="red", **PLAIN)
+        said = reason if reason == traffic.doubt else f"Nothing can be stated: {reason}"
+        errors.print(said, style="red", **PLAIN)
         raise typer.Exit(1)
     if output is not None:
         write_receipt(receipt, output)
@@ -282,22 +281,21 @@ def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
     return receipt if receipt.source == source else None
 
 
-def _open(log: str | None, key: str | None, config: Path) -> tuple[LoggedTraffic, "AppConfig | None"]:
+def _open(log: str | None, config: Path) -> tuple[LoggedTraffic, "AppConfig | None"]:
     """Read a log, and the configuration where it is that of a service."""
     settings = with_log(config) if log is None else None
     with progress(errors) as on_progress:
-        return open_traffic(log, settings, key, on_progress), settings
+        return open_traffic(log, settings, on_progress), settings
 
 
-def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = CONFIG) -> None:
+def verify_receipt(path: Path, log: str | None, config: Path = CONFIG) -> None:
     """Compute a receipt again from a log, and print whether it is the same; exit with 1 where it differs.
 
     Where that is the log of a configuration, verify its chain, too.
 
     Args:
         path: The receipt.
-        log: A file, or the address of a service; None: the log of a configuration.
-        key: Key of the service.
+        log: A file; None: the log of a configuration.
         config: The configuration, where no log is named.
     """
     with report_errors():
@@ -305,7 +303,7 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
             _verify_verdict(path)
             return
         receipt = read_receipt(path)
-        traffic, _ = _open(log, key, config)
+        traffic, _ = _open(log, config)
         differences = verify(receipt, traffic)
         for difference in differences:
             errors.print(difference, style="red", **PLAIN)

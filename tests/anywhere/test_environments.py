@@ -257,7 +257,7 @@ VERBS = (
     "status --url URL",
     "apply arms.yaml --keep found --keep anthropic --keep responses --url URL",
     "verify --log -c config.yaml",
-    "prove URL",
+    "prove -c config.yaml",
     "report -c config.yaml --since 1d",
     "audit -c config.yaml",
     "export -c config.yaml -o log.jsonl",

@@ -40,10 +40,9 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.ope.noninferiority import ArmComparison, Settlement, Unsaid
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from benchmarks.receipt_worlds import WORLDS
-from tests.agent.cli.test_cli import Canned, said
+from tests.agent.cli.test_cli import said
 from tests.agent.console.test_period_file import BEGIN, USD, row
 from tests.agent.evaluation.logged import FLOOR, World, add_up, fill
-from tests.endless import endless
 
 P = (0.6, 0.2, 0.2)
 
@@ -245,7 +244,7 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
 def test_without_a_statement_it_exits_with_1(tmp_path: Path, rows: list[Example], why: str) -> None:
     printed = run(write(tmp_path / "log.jsonl", rows), "-o", tmp_path / "receipt.json", code=1)
     assert why in printed
-    assert "Nothing can be stated" in printed
+    assert printed.count("Nothing can be") == 1, "an audit says itself that nothing can be estimated"
     assert not (tmp_path / "receipt.json").exists()
 
 
@@ -320,7 +319,8 @@ def test_a_decision_that_could_not_have_drawn_the_reference_is_left_out(tmp_path
         (["{log}", "--json", "--markdown"], "--markdown and --json: name one of them"),
         (["{log}", "--beside", "none"], "`--beside none`: one of cheap, dear, mid was expected"),
         (["there/is/none.jsonl"], "there/is/none.jsonl cannot be read"),
-        (["postgresql://secret@host/db"], "postgresql://...: a file or the address of a service"),
+        (["http://user:secret@host"], "http://...: a file was expected. Save the export of a service"),
+        (["postgresql://secret@host/db"], "postgresql://...: a file was expected"),
         (["-c", "none.yaml"], "none.yaml"),
     ],
 )
@@ -669,50 +669,6 @@ def test_the_dollars_of_kept_turns_are_those_of_their_draw(config: Path, store: 
     sessions = traffic.sessions(traffic.settlement)
     dear = sessions.usd[sessions.usd >= 0.25]
     assert sorted(dear.tolist()) == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]
-
-
-def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.jsonl", served())
-    service = Canned()
-    try:
-        service.reply("GET /v1/export", log.read_bytes())
-        receipt = tmp_path / "receipt.json"
-        assert "than if dear had answered each" in run(service.url + "/", "--key", "secret", "-o", receipt)
-        assert service.shown[-1] == "Bearer secret"
-        assert json.loads(receipt.read_text())["source"] == service.url
-        assert "match: " in run(receipt, log, verb="verify")
-        assert "match: " in run(receipt, service.url, "--key", "secret", verb="verify")
-        service.reply("GET /v1/export", {"error": {"code": "forbidden", "message": "no"}}, 403)
-        assert "403, forbidden: no" in run(service.url, code=1)
-        service.reply("GET /v1/export", log.read_bytes()[:-20])
-        printed = run(service.url.replace("//", "//user:secret@"), code=2)
-        assert f"the export of {service.url}" in printed
-        assert "secret" not in printed
-    finally:
-        service.close()
-
-
-@pytest.mark.parametrize("url", ["http://", "http://[", "https://127.0.0.1:1"])
-def test_an_address_where_no_service_is_exits_with_1(url: str) -> None:
-    run(url, code=1)
-
-
-def test_an_export_beyond_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipt_traffic, "MOST_BYTES", 1000)
-    service = Canned()
-    try:
-        service.reply("GET /v1/export", write(tmp_path / "log.jsonl", served(20)).read_bytes())
-        assert "more than 1,000 bytes" in run(service.url, code=1)
-    finally:
-        service.close()
-
-
-@pytest.mark.parametrize("status", [201, 403])
-def test_a_service_cannot_send_a_refusal_without_an_end(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipt_traffic, "MOST_BYTES", 1000)
-    with endless(status) as server:
-        run(server.url, code=1)
-        assert server.left.wait(10.0), "it was read to its end"
 
 
 @pytest.mark.slow
