@@ -32,7 +32,7 @@ PLAIN: Any = {"highlight": False, "soft_wrap": True}
 ProgressCallback = Callable[[str, int, int | None], None]
 
 NOT_WRONG = (
-    "armwise.agent.evaluation.candidates.DoubtfulLogError",
+    "armwise.agent.evaluation.candidate_names.DoubtfulLogError",
     "armwise.feedback.errors.LogGapError",
     "armwise.feedback.errors.LogUnavailableError",
 )

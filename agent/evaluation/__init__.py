@@ -1,13 +1,7 @@
 """Replay a log with other candidates: estimates, documents, the promotion gate."""
 
 from .blocks import Map
-from .candidates import (
-    CANDIDATE_NAMES,
-    CandidateError,
-    CandidateKind,
-    EvaluationError,
-    spell_out,
-)
+from .candidate_names import CANDIDATE_NAMES, CandidateError, CandidateKind, EvaluationError, spell_out
 from .evaluation_request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 from .evaluation_task import Evaluations, evaluate_apart, evaluate_here
 from .on_ray import map_on_ray

@@ -17,13 +17,8 @@ from numpy.typing import NDArray
 from orjson import loads
 
 from armwise.agent.config import parse
-from armwise.agent.evaluation.candidates import (
-    Candidate,
-    CandidateError,
-    CandidateService,
-    build_candidate,
-    parse_name,
-)
+from armwise.agent.evaluation.candidate_names import CandidateError, parse_name
+from armwise.agent.evaluation.candidates import Candidate, CandidateService, build_candidate
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers
 from armwise.feedback.events import Example

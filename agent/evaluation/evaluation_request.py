@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation.candidates import (
+from armwise.agent.evaluation.candidate_names import (
     BASELINE,
     CandidateError,
     CandidateKind,

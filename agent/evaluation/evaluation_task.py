@@ -26,7 +26,7 @@ import orjson
 from pydantic import ValidationError
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation.candidates import EvaluationError
+from armwise.agent.evaluation.candidate_names import EvaluationError
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest, refuse_untrusted
 from armwise.agent.evaluation.replay_log import replay
 from armwise.agent.evaluation.replay_page import make_page

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from armwise.agent.evaluation.blocks import Map, Part, ReplayedBlock
-from armwise.agent.evaluation.candidates import EvaluationError
+from armwise.agent.evaluation.candidate_names import EvaluationError
 from armwise.arms import local_ray
 
 IN_FLIGHT = 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation.candidates import CandidateKind
+from armwise.agent.evaluation.candidate_names import CandidateKind
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.evaluation_task import Evaluations, evaluate_apart
 from armwise.agent.jobs import ProgressCallback, UndecidedError

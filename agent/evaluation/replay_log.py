@@ -30,17 +30,15 @@ from armwise.agent.evaluation.blocks import (
     replay_block,
     replay_there,
 )
-from armwise.agent.evaluation.candidates import (
-    Candidate,
+from armwise.agent.evaluation.candidate_names import (
     CandidateError,
     CandidateKind,
     CandidateName,
-    CandidateService,
     DoubtfulLogError,
     EvaluationError,
-    build_candidate,
     parse_name,
 )
+from armwise.agent.evaluation.candidates import Candidate, CandidateService, build_candidate
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.recompute import RecomputedCheck, recompute
 from armwise.agent.evaluation.replay_document import (

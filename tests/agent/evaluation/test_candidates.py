@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation.candidates import (
-    CandidateError,
-    CandidateKind,
-    CandidateService,
-    build_candidate,
-    parse_name,
-    spell_out,
-)
+from armwise.agent.evaluation.candidate_names import CandidateError, CandidateKind, parse_name, spell_out
+from armwise.agent.evaluation.candidates import CandidateService, build_candidate
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.replay_log import PLAIN, Target, plain_target, play
 from armwise.agent.learning import Recipe

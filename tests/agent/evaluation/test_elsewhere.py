@@ -14,7 +14,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import EvaluationRequest, Map, map_on_ray, replay
 from armwise.agent.evaluation.blocks import Part, ReplayedBlock
-from armwise.agent.evaluation.candidates import CandidateError
+from armwise.agent.evaluation.candidate_names import CandidateError
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
 from armwise.feedback.log import Store

@@ -16,11 +16,8 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation.candidates import (
-    CandidateError,
-    EvaluationError,
-    PolicyCandidate,
-)
+from armwise.agent.evaluation.candidate_names import CandidateError, EvaluationError
+from armwise.agent.evaluation.candidates import PolicyCandidate
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.replay_document import (
     CandidateResult,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate, parse_name
+from armwise.agent.evaluation.candidate_names import parse_name
+from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate
 from armwise.agent.evaluation.replay_log import plain_target, play
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
