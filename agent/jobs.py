@@ -293,6 +293,10 @@ DIGEST_LEASE_S = 3600.0
 """Time in which a worker must have read the log for a digest and sent it."""
 
 
+AFTER_FALL_S = 1.0
+"""Seconds after a class went back at which the period of its digest ends, which has to contain it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedDigest:
     """The next attempt to send a digest.
@@ -310,18 +314,22 @@ class PlannedDigest:
     attempt: int = 1
 
 
-def plan_digest(spec: DigestSpec, last: Digest, now: float) -> PlannedDigest:
+def plan_digest(spec: DigestSpec, last: Digest, now: float, fell_at: float | None = None) -> PlannedDigest:
     """Return the next attempt to send a digest.
 
-    Of several times that were missed while the service was down, the last one counts. What may have arrived
-    is never sent again, and no period that was sent is reported again.
+    One is due at each time of the schedule, and as soon as a class of requests went back to the reference of
+    the guard. Of several times that were missed while the service was down, the last one counts. What may
+    have arrived is never sent again, and no period that was sent is reported again.
 
     Args:
         spec: The schedule.
         last: The newest attempt.
         now: Seconds since the epoch.
+        fell_at: When the newest class went back, seconds since the epoch, if any has.
     """
     until = warm_start.compute_previous(spec.schedule, now)
+    if fell_at is not None and fell_at + AFTER_FALL_S <= now:
+        until = max(until, fell_at + AFTER_FALL_S)
     if until > last.until:
         return _cover(spec, last, until)
     if last.attempt <= len(RETRIES_S):

@@ -127,8 +127,8 @@ class Fall:
         reference_points: That of the reference in the same class at the same time.
         rated: Rated answers of the class so far that could be compared.
         example_seq: Position of the training log at which it was certain.
-        at: When that was, seconds since the epoch.
         apart: Keys of the classes that have a place of their own, if it is of the others.
+        at: When it was recorded, seconds since the epoch.
     """
 
     key: str
@@ -138,8 +138,8 @@ class Fall:
     reference_points: float
     rated: int
     example_seq: int
-    at: float
     apart: tuple[str, ...] = ()
+    at: float = 0.0
 
     def __str__(self) -> str:
         return self.describe(named=True)
@@ -225,7 +225,7 @@ class Guard:
     back: set[str] = field(default_factory=set)
 
     def see(
-        self, name: str, share: float, *, drawn: bool, quality: float, example_seq: int = 0, at: float = 0.0
+        self, name: str, share: float, *, drawn: bool, quality: float, example_seq: int = 0
     ) -> Fall | None:
         """Add a rated answer; return the fall of its class if that is certain now.
 
@@ -235,7 +235,6 @@ class Guard:
             drawn: Whether the reference was drawn.
             quality: Quality of the answer, in [0, 1].
             example_seq: Position in the training log.
-            at: When it counts, seconds since the epoch.
         """
         key = make_key(name)
         if key not in self.classes and len(self.classes) >= MOST_CLASSES - 1:
@@ -252,7 +251,7 @@ class Guard:
             key,
             None if rest else name,
             self.spec.reference,
-            *(others, reference, watched.rated, example_seq, at),
+            *(others, reference, watched.rated, example_seq),
             tuple(other for other in self.classes if other != OTHERS) if rest else (),
         )
 

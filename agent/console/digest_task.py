@@ -1,6 +1,6 @@
 """The digest as a background task: each attempt in a child process with a low priority.
 
-task.due    plans from the schedule and the newest attempt in the log
+task.due    plans from the schedule, the newest attempt and the newest fall in the log
 task.run    claims an attempt, and starts a child that reads the log and sends
 """
 
@@ -15,7 +15,7 @@ from armwise.agent.jobs import DIGEST_LEASE_S, INTERRUPTED_DIGEST, RETRIES_S, pl
 from armwise.agent.low_priority import begin_child, end_child
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Digest, DigestState, digests
+from armwise.feedback.registry import Digest, DigestState, digests, guards
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ class Digests:
             return False
         self._next_look = now + LOOK_S
         last = digests.newest(self._store) or digests.begin(self._store, now)
-        self._plan = plan_digest(self._spec, last, now)
+        fall = next(iter(guards.newest_falls(self._store, 1)), None)
+        self._plan = plan_digest(self._spec, last, now, None if fall is None else fall.at)
         return now >= self._plan.at
 
     def run(self, stop: threading.Event) -> None:

@@ -96,7 +96,6 @@ class GuardKeeper:
             drawn=rated.drawn,
             quality=rated.quality,
             example_seq=rated.seq,
-            at=min(self._clock(), rated.deadline),
         )
         if fall is not None:
             logger.warning("%s", fall)

@@ -44,9 +44,9 @@ def publish(
         operations.record(connection, Operation.GUARD, now, state, subject=name)
         operations.prune(connection, Operation.GUARD, name, 1)
         for fall in falls:
-            document = asdict(fall)
-            at, once = document.pop("at"), f"{name} {state['since']} {fall.key}"
-            operations.record(connection, Operation.FALL, at, document, subject=name, once=once)
+            document, once = asdict(fall), f"{name} {state['since']} {fall.key}"
+            del document["at"]
+            operations.record(connection, Operation.FALL, now, document, subject=name, once=once)
 
 
 def lift(store: Store, epoch: int, name: str | None, now: float) -> None:

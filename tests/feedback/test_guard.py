@@ -31,7 +31,7 @@ def play(
     for row in range(1, n + 1):
         drawn = bool(rng.random() < SPEC.share)
         quality = float(rng.random() < right[drawn])
-        fall = guard.see(name, SPEC.share, drawn=drawn, quality=quality, example_seq=row, at=float(row))
+        fall = guard.see(name, SPEC.share, drawn=drawn, quality=quality, example_seq=row)
         if fall is not None:
             return row, fall
     return None
@@ -86,7 +86,7 @@ def test_a_class_that_falls_by_15_points_goes_back_whenever_it_falls(late: int) 
         rows.append(row)
         assert (fall.key, fall.name, fall.reference) == (make_key("tax"), "tax", "large")
         assert fall.rated == late + row
-        assert (fall.example_seq, fall.at) == (row, float(row))
+        assert fall.example_seq == row
         assert 70 < fall.points < 86
         assert 88 < fall.reference_points <= 100
         assert guard.back == {fall.key}
@@ -142,7 +142,7 @@ def test_classes_beyond_the_places_are_watched_and_go_back_together() -> None:
 
 
 def test_a_fall_says_what_fell_to_those_who_may_see_it() -> None:
-    fall = Fall(make_key("tax"), "tax", "large", 79.4, 93.6, 812, 9, 1.0)
+    fall = Fall(make_key("tax"), "tax", "large", 79.4, 93.6, 812, 9)
     assert str(fall) == (
         "Class 'tax' went back to large: rated answers of other arms got 79 of 100 points, "
         "and large's answers got 94."

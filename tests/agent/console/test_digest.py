@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, DigestSpec, load
+from armwise.agent.console.changes import list_changes
 from armwise.agent.console.digest import (
     Delivery,
     describe,
@@ -29,8 +30,10 @@ from armwise.agent.console.digest import (
 )
 from armwise.agent.console.digest_task import Digests
 from armwise.agent.console.period import read_period
+from armwise.feedback.guard import Fall
 from armwise.feedback.log import Store
-from armwise.feedback.registry import DigestState, arm_sets, digests
+from armwise.feedback.registry import DigestState, arm_sets, digests, guards
+from armwise.feedback.training_log import take_epoch
 from tests.agent.canned_service import ANY, Canned
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import BEGIN, World, configured, fill, quietly
@@ -299,6 +302,32 @@ def test_a_task_sends_each_period_once_whatever_restarts(store: Store, config: A
             if task.due(clock.now):
                 task.run(threading.Event())
         assert len(asked) == week - 1, "the first one only begins the schedule"
+
+
+def test_a_task_reports_a_class_that_went_back_before_its_time(store: Store, config: AppConfig) -> None:
+    clock, periods = Clock(), list[tuple[float, float]]()
+
+    def begin(_: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+        mine = digests.newest(store)
+        assert mine is not None
+        assert mine.seq == number
+        periods.append((mine.since, mine.until))
+        digests.advance(store, mine, DigestState.SENT, clock())
+        return child()
+
+    task = Digests(store, config, clock, begin)
+    clock.now += DAY / 2
+    assert not task.due(clock.now)
+    fall, epoch = Fall("key", "tax", "large", 79.0, 94.0, 900, 900), take_epoch(store, "test", clock.now)
+    guards.publish(store, epoch, "one", {"since": 0}, [fall], fell := clock.now)
+    for _ in range(3):
+        clock.now += 60.0
+        if task.due(clock.now):
+            task.run(threading.Event())
+    assert [until for _, until in periods] == [fell + 1.0]
+    ((at, text),) = list_changes((), (), (), guards.newest_falls(store, 3))
+    assert at == fell
+    assert "'tax' went back to large" in text
 
 
 @pytest.mark.parametrize(

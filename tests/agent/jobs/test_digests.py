@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -77,6 +78,21 @@ NEXT = PlannedDigest(MONDAY + WEEK, MONDAY, MONDAY + WEEK)
 )
 def test_the_next_attempt_follows_from_the_newest(newest: Digest, now: float, planned: PlannedDigest) -> None:
     assert plan_digest(SPEC, newest, now) == planned
+
+
+def test_a_class_that_went_back_is_reported_at_once_and_once() -> None:
+    fell, sent = MONDAY + 2 * 24 * HOUR, last(DigestState.SENT)
+    assert plan_digest(SPEC, sent, fell + 0.5, fell) == NEXT, "its period has not ended"
+    due = PlannedDigest(fell + 1.0, MONDAY, fell + 1.0)
+    assert plan_digest(SPEC, sent, fell + 30.0, fell) == due
+    reported = Digest(8, due.since, due.until, 1, DigestState.SENT, fell + 31.0)
+    for now in (fell + 60.0, fell + 24 * HOUR):
+        assert plan_digest(SPEC, reported, now, fell) == PlannedDigest(
+            MONDAY + WEEK, fell + 1.0, MONDAY + WEEK
+        )
+    again = plan_digest(SPEC, replace(reported, state=DigestState.REFUSED), fell + 60.0, fell)
+    assert again == PlannedDigest(fell + 91.0, MONDAY, fell + 1.0, 2)
+    assert plan_digest(SPEC, sent, MONDAY + 50.0, MONDAY - 50.0) == NEXT, "the last digest has it"
 
 
 def test_a_changed_schedule_reports_no_time_again() -> None:
