@@ -193,7 +193,8 @@ def read_run(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ((('soft', 'logout'), ('softlogout',)), ((), ('c#',)))
     """
     bare = run.strip(_AROUND).rstrip(".")
-    if bare.isascii() and bare.isalpha() and (bare[1:].islower() or bare.isupper() or len(bare) == 1):
+    is_word = bare.isalpha() and (bare[1:].islower() or bare.isupper() or len(bare) == 1)
+    if bare.isascii() and (is_word or bare.isdigit()):
         return (bare.lower(),), ()
     text = run if _is_plain(run) else unicodedata.normalize("NFKC", _show(run))
     names = list(map(fold, _SIGNED_LETTER.findall(text)))

@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.clock import require_date
-from armwise.feedback.events import INCUMBENT, LEAST_PROPENSITY, Decision, Example
+from armwise.feedback.events import INCUMBENT, LABELS, LEAST_PROPENSITY, Decision, Example, Mode
 from armwise.feedback.reward import RewardRule
 
 SCHEMA = 1
@@ -148,6 +148,29 @@ def number_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterato
         raise ExchangeError(f"{path} is empty: expected the first line of an export")
     if inside:
         raise ExchangeError(f'{where}: the file was cut off: its last line must be {{"end": {count}}}')
+
+
+def find_examples(path: Path, wanted: Callable[[Decision], bool], *, plainly: bool) -> Iterator[int]:
+    """Yield the numbers of the lines of an export whose decision is wanted, most of them without reading it.
+
+    Args:
+        path: The file.
+        wanted: Whether a decision is wanted.
+        plainly: Whether any draw by a policy is wanted: a line without the names of other modes is one.
+
+    Raises:
+        ExchangeError: A line that had to be read is not an example.
+    """
+    for number, line in read_lines(path):
+        if line.startswith((b'{"format"', b'{"end"')):
+            continue
+        is_draw = plainly and not any(name in line for name in _NOT_DRAWN)
+        if is_draw or wanted(_example(line, f"{path}, line {number}").decision):
+            yield number
+
+
+_NOT_DRAWN = (b"\\", *(f'"{name}"'.encode() for name in (LABELS, *Mode) if name != Mode.EXPLORE))
+"""What a line has of which the decision was not drawn, or of which names are written with escapes."""
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -298,7 +321,8 @@ def problems(example: Example) -> Iterator[str]:
     """Yield the problems of an example, the worst first; each names the field and the value."""
     if example.seq < 1:
         yield f"seq is {example.seq}; positions begin with 1"
-    yield from _misread_steps(example.decision)
+    if example.decision.steps:
+        yield from _misread_steps(example.decision)
     yield from _misfits(example.decision)
     yield from unlikely(example.decision)
     yield from _out_of_range(example)
@@ -335,8 +359,8 @@ def _misfits(d: Decision) -> Iterator[str]:
             f"decision.probabilities has {len(d.probabilities)} numbers for {len(d.arms)} arms; expected "
             "one per arm, one if the drawn arm is first, or none if they are unknown"
         )
-    for name in ("shadow", "pmf"):
-        named = d.steps.get(INCUMBENT, {}).get(name, {})
+    for name in ("shadow", "pmf") if INCUMBENT in d.steps else ():
+        named = d.steps[INCUMBENT].get(name, {})
         if named and named.keys() != {*d.arms}:
             yield f"decision.steps.incumbent.{name} has other arms than decision.arms: {', '.join(named)}"
 
@@ -359,9 +383,10 @@ def _list_numbers(document: Any) -> Iterator[float]:
 
 def _out_of_range(example: Example) -> Iterator[str]:
     cost = example.cost
-    for name in cost.__slots__:
-        if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
-            yield f"cost.{name} is {spent}; it must be finite and not below 0"
+    spent = (cost.steps, cost.prompt_tokens, cost.completion_tokens, cost.retrieval_s, cost.llm_s, cost.usd)
+    for name, amount in zip(cost.__slots__, spent, strict=True):
+        if not 0.0 <= amount < math.inf:
+            yield f"cost.{name} is {amount}; it must be finite and not below 0"
     for model, tokens in example.tokens_by_model.items():
         if wrong := [number for number in tokens if not 0.0 <= number < math.inf]:
             yield f"tokens_by_model of {model!r} has {wrong[0]}; it must be finite and not below 0"
@@ -376,6 +401,10 @@ def _check_date(d: Decision) -> Iterator[str]:
 
 def _not_finite(example: Example) -> Iterator[str]:
     d, context = example.decision, example.decision.context
+    total = sum(example.metrics.values()) + d.decided_at + d.deadline + sum(_list_numbers(d.steps))
+    total += sum(context.features.values()) + sum(context.embedding)
+    if math.isfinite(total + sum(sum(features.values()) for features in context.arms.values())):
+        return  # a sum is fast, and not finite if a number is not
     numbers = [
         ("metrics", example.metrics.values()),
         ("decision.decided_at and deadline", (d.decided_at, d.deadline)),

@@ -5,7 +5,6 @@ for decisions, examples in source.blocks(rule, contexts=True): ...
 """
 
 import json
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -20,8 +19,16 @@ from typing_extensions import override
 from armwise.feedback import log_columns
 from armwise.feedback.arrays import Integers
 from armwise.feedback.decisions import EVERYTHING, Decisions, ProgressCallback, Selection, tabulate
-from armwise.feedback.events import LABELS, Example, Mode
-from armwise.feedback.jsonl import ExchangeError, Header, number_export, read_export, read_headers, read_lines
+from armwise.feedback.events import LABELS, Decision, Example, Mode
+from armwise.feedback.jsonl import (
+    ExchangeError,
+    Header,
+    find_examples,
+    number_export,
+    read_export,
+    read_headers,
+    read_lines,
+)
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import Settled, find_settled, read_examples
@@ -200,7 +207,7 @@ class ExportSource(TrainingLog):
         selection, done = replace(selection, after=0), 0
         stretches, wanted = None, np.ones(sum(1 for _ in read_lines(self._path)) + 1, dtype=np.bool_)
         if len(wanted) > log_columns.CHECKED:
-            stretches = log_columns.spread_stretches(self._find_draws(selection, on_progress))
+            stretches = log_columns.spread_stretches(self._find_draws(selection))
         if stretches is not None:
             wanted[:] = False
             for first, last in stretches:
@@ -212,16 +219,14 @@ class ExportSource(TrainingLog):
             done += len(part)
             on_progress("decisions", done, None)
 
-    def _find_draws(self, selection: Selection, on_progress: ProgressCallback) -> Integers:
+    def _find_draws(self, selection: Selection) -> Integers:
         """Return the numbers of the lines of the selected draws."""
-        numbers = array("q")
-        for done, (number, one) in enumerate(number_export(self._path), start=1):
-            made = one.decision
-            if made.mode == Mode.EXPLORE and made.policy != LABELS and selection.has(made):
-                numbers.append(number)
-            if done % REPORTED == 0:
-                on_progress("reading the export", done, None)
-        return np.array(numbers, dtype=np.int64)
+
+        def is_draw(made: Decision) -> bool:
+            return made.mode == Mode.EXPLORE and made.policy != LABELS and selection.has(made)
+
+        numbers = find_examples(self._path, is_draw, plainly=selection == EVERYTHING)
+        return np.fromiter(numbers, dtype=np.int64)
 
     @property
     @override

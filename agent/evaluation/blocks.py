@@ -6,6 +6,7 @@
 Both return the same arrays to the last bit.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -148,6 +149,7 @@ class _Decider:
     def __init__(self, candidate: Candidate, n: int, column: Mapping[str, int]) -> None:
         self._candidate, self._column = candidate, column
         self._reasons = {"": 0}
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}  # which arms it knows, by those of a row
         self._p, self._why = np.zeros((n, len(column))), np.zeros(n, dtype=np.int8)
 
     @property
@@ -159,33 +161,38 @@ class _Decider:
     ) -> None:
         """Decide the examples that are rows, and learn each after it was decided. Raises CandidateError."""
         candidate = self._candidate
-        rows = [row_of.get(example.seq) for example in block]
+        rows = [row_of.get(example.seq, -1) for example in block]
         arms = [
-            () if row is None else self._list_arms(row, example)
-            for row, example in zip(rows, block, strict=True)
+            () if row < 0 else self._list_arms(row, example) for row, example in zip(rows, block, strict=True)
         ]
+        found = defaultdict[tuple[str, ...], list[tuple[int, Floats]]](list)
         try:
             for row, eligible, p in zip(rows, arms, candidate.replay(block, arms, rewards), strict=True):
-                if row is None or not eligible:
+                if not eligible:
                     continue
                 if isinstance(p, str):
                     self._why[row] = self._find_code(p)
                 else:
-                    self._p[row, [self._column[arm] for arm in eligible]] = p
+                    found[eligible].append((row, p))
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
                 f"candidate {candidate.name!r} cannot decide or learn a logged decision: {error}"
             ) from error
+        for eligible, some in found.items():
+            alike, distributions = zip(*some, strict=True)
+            columns = [self._column[arm] for arm in eligible]
+            self._p[np.array(alike)[:, np.newaxis], columns] = np.array(distributions)
 
     def _list_arms(self, row: int, example: Example) -> tuple[str, ...]:
         """Return the arms among which the candidate decides a row; none if it is left out."""
         candidate, decision = self._candidate, example.decision
-        certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
-        possible = (decision.drawn,) if certain else decision.arms
-        arms = tuple(arm for arm in possible if arm in candidate.arms)
         if example.seq <= candidate.after:
             self._why[row] = self._find_code(candidate.reason)
             return ()
+        certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
+        possible = (decision.drawn,) if certain else decision.arms
+        if (arms := self._known.get(possible)) is None:
+            arms = self._known[possible] = tuple(arm for arm in possible if arm in candidate.arms)
         if not arms:
             self._why[row] = self._find_code("none of the arms that it knows was eligible")
         return arms

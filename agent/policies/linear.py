@@ -38,7 +38,7 @@ DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 PRIOR = 1.0
 """Expected reward of an arm without rewards; at the top of the range, so that new arms are tried."""
 
-BLOCK = 32
+BLOCK = 64
 """Steps of a replay that are replayed together."""
 
 Features = Mapping[str, Mapping[str, float]]

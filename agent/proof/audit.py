@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import metadata
+from itertools import chain, zip_longest
 from math import nan
 from typing import Any
 from zlib import crc32
@@ -358,7 +359,9 @@ class _Features:
         cut.sort(key=lambda feature: (-feature[0], feature[1]))
         self._named = [(name, edges) for _, name, edges in cut[:MOST_FEATURES]]
         dims = min((len(context.embedding) for context in first), default=0)
-        embeddings = np.array([context.embedding[:DIMENSIONS] for context in first]) if dims else None
+        embeddings = (
+            np.array([context.embedding[: min(dims, DIMENSIONS)] for context in first]) if dims else None
+        )
         self._middle = [] if embeddings is None else np.median(embeddings, axis=0).tolist()
         self._labels = [
             *(f"feature {name}" for name, _ in self._named),
@@ -375,11 +378,15 @@ class _Features:
         codes = np.zeros((n, len(self._labels)), dtype=np.uint8)
         for at, (_, edges) in enumerate(self._named):
             codes[:, at] = (values[:, at, np.newaxis] > edges).sum(axis=1)
-        for row, context in enumerate(contexts):
-            for word in set(words(context.question)):
-                codes[row, named + crc32(word.encode()) % WORD_BUCKETS] = 1
-            for at, (x, middle) in enumerate(zip(context.embedding, self._middle, strict=False)):
-                codes[row, named + WORD_BUCKETS + at] = x > middle
+        buckets = [[*map(_find_bucket, words(context.question))] for context in contexts]
+        rows = np.repeat(np.arange(n), [*map(len, buckets)])
+        codes[rows, named + np.fromiter(chain.from_iterable(buckets), np.int64, len(rows))] = 1
+        if self._middle:
+            leading = [one.embedding[: len(self._middle)] for one in contexts]
+            columns = np.array(
+                [*zip_longest(*leading, self._middle, fillvalue=nan)]
+            )  # a shorter one is not above
+            codes[:, named + WORD_BUCKETS :] = (columns[:, :-1] > columns[:, -1:]).T
         return codes, values.reshape(n, named)
 
     def name(self, codes: Codes, values: Floats) -> tuple[dict[str, Integers], dict[str, Floats]]:
@@ -389,6 +396,11 @@ class _Features:
             {self._labels[at]: codes[:, at].astype(np.int64) for at in kept},
             {name: values[:, at] for at, (name, _) in enumerate(self._named)},
         )
+
+
+@lru_cache(1 << 16)
+def _find_bucket(word: str) -> int:
+    return crc32(word.encode()) % WORD_BUCKETS
 
 
 def _edges(values: NDArray[np.float64]) -> Floats:

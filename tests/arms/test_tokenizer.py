@@ -141,3 +141,8 @@ def test_the_words_of_a_long_text_take_linear_time(piece: str) -> None:
     split_words(text, contractions=True, pairs=True)
     count_words(text)
     assert time.process_time() - began < 2.0
+
+
+@given(st.text("0123456789", min_size=1), st.text("(['\"", max_size=2), st.text(").,;:?!]'\"", max_size=3))
+def test_a_number_is_one_word_between_any_marks_of_a_sentence(number: str, before: str, after: str) -> None:
+    assert words(f"{before}{number}{after}") == [number]

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from armwise.feedback.events import Example
+from armwise.feedback.events import LABELS, Context, Decision, Example, Mode
 from armwise.feedback.jsonl import (
     ExchangeError,
     Header,
     appearing,
+    find_examples,
     read_export,
     read_headers,
     write_export,
@@ -243,3 +244,24 @@ def test_a_bad_value_is_named_with_its_line(tmp_path: Path, spoil: Spoil, words:
     told = refusal(tmp_path, first + spoil(line) + last)
     assert told.startswith("line 2: ")
     assert words in told
+
+
+def test_draws_are_found_without_reading_them_as_by_reading_them(tmp_path: Path) -> None:
+    """A mode may be written with escapes or blanks, and a text may say what a mode does."""
+    forced = written([example(2, mode=Mode.FORCED)])
+    lines = [
+        *written(
+            [example(1), example(2, policy=LABELS), example(3, context=Context('"forced"'))]
+        ).splitlines()[1:-1],
+        forced.splitlines()[1].replace(b'"seq":2', b'"seq":4').replace(b'"forced"', b'"f\\u006frced"'),
+        forced.splitlines()[1].replace(b'"seq":2', b'"seq":5').replace(b'"mode":', b'"mode" : '),
+        written([example(6, mode=Mode.GREEDY)]).splitlines()[1],
+    ]
+    head, *_, end = written([example(n) for n in range(1, 7)]).splitlines()
+    path = stored(tmp_path, b"\n".join([head, *lines, end, b""]))
+
+    def is_draw(made: Decision) -> bool:
+        return made.mode is Mode.EXPLORE and made.policy != LABELS
+
+    assert [*find_examples(path, is_draw, plainly=True)] == [2, 4]
+    assert [*find_examples(path, is_draw, plainly=False)] == [2, 4]

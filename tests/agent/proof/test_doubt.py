@@ -405,3 +405,15 @@ def test_honest_logs_of_every_kind_of_service_raise_no_doubt() -> None:
 @pytest.mark.slow
 def test_at_most_one_honest_log_in_a_hundred_raises_a_doubt() -> None:
     assert len(find_alarms(range(100, 300), 1000)) <= 4  # more have a probability of .05 at a rate of .01
+
+
+def test_embeddings_are_audited_as_far_as_the_shortest_of_the_first_decisions_goes(tmp_path: Path) -> None:
+    """The first number of each embedding is the draw, which a later decision may lack."""
+    rows = draw_rows(3000, lambda _: 0.5, lambda p: p)
+    for at, one in enumerate(rows):
+        length = (2, 9)[at % 2] if at < 1500 else (0, 1, 9)[at % 3]
+        numbers = (float(one.decision.drawn == "small"), *range(8))[:length]
+        context = replace(one.decision.context, embedding=numbers)
+        rows[at] = replace(one, decision=replace(one.decision, context=context))
+    done = CliRunner().invoke(app, ["audit", str(write(tmp_path / "log.jsonl", rows))])
+    assert "The dimension 0 of the embedding predicts the draw" in said(done, 1)
