@@ -100,6 +100,8 @@ def test_the_message_has_what_was_saved_quality_by_class_what_changed_and_what_t
         "how": 200,
         "why": 200,
     }
+    counted = [int(one["population"].split()[0]) for one in (document["saved"][1], *document["classes"])]
+    assert counted[0] > 200 >= max(counted[1:]), "each class is about its own answers"
     message = "\n".join(texts_of(write_message(document)))
     for heading in ("*Saved and quality*", "*Quality by class*", "*What changed*", "*To decide*"):
         assert heading in message

@@ -341,3 +341,20 @@ def test_the_whole_audit_is_at_the_level_that_it_says() -> None:
     assert ERROR < min(p_values) < 0.1
     assert audit(log, error=0.9).status is CheckStatus.FAIL
     assert audit(log).status is not CheckStatus.FAIL
+
+
+def test_between_two_arms_greedier_draws_are_found_by_the_propensity_of_the_drawn_arm() -> None:
+    """Since the probability of the other arm follows; in 30 seeded logs of each kind."""
+
+    def count(power: float) -> int:
+        found = 0
+        for seed in range(30):
+            rng = np.random.default_rng(seed)
+            p = 1.0 / (1.0 + np.exp(-1.5 * rng.normal(size=2000)))
+            true = p**power / (p**power + (1.0 - p) ** power)
+            drawn = (rng.random(2000) < true).astype(np.int64)
+            found += audit(Draws(("a", "b"), drawn, np.where(drawn == 1, p, 1.0 - p))).status == "fail"
+        return found
+
+    assert count(1.0) <= 2
+    assert count(1.3) >= 20
