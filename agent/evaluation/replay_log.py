@@ -392,9 +392,10 @@ def _estimate(
         checked = RecomputedCheck() if store is None else recompute(store, config, log, rng, progress)
     known = None
     if checked is not None and store is not None:
-        numbers, of = np.unique(log.version, return_inverse=True)
+        numbers = np.unique(log.version)
         positions = versions.positions(store, rule.join, set(numbers.tolist()))
-        known = np.array([positions.get(number, 0) for number in numbers.tolist()])[of]
+        upto = [positions.get(number, 0) for number in numbers.tolist()]
+        known = np.array(upto, dtype=np.min_scalar_type(max(upto)))[np.searchsorted(numbers, log.version)]
     results = {}
     for target in targets:
         verdict = None

@@ -34,8 +34,10 @@ mixtures of constant bets.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from armwise.feedback.arrays import Floats, Integers, refuse
 
@@ -81,8 +83,8 @@ class Evidence:
     reward_range: tuple[float, float]
     reach: Floats | float | None = None
     overlap: Floats | float = 1.0
-    learned: Integers | None = None
-    known: Integers | None = None
+    learned: NDArray[Any] | None = None
+    known: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.weight)
@@ -295,19 +297,18 @@ def _bounds(
 
 def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> tuple[Floats, Floats]:
     """Return lower bounds and means after `rows` rows, both (len(rows),), of rewards scaled to [0, 1]."""
-    weight, reward = evidence.weight, _scale_rewards(evidence)
-    control = np.zeros(1)
+    weight, control = evidence.weight, np.zeros(1)
     if evidence.reach is not None:
-        control = _control(evidence, reward, np.abs(weight - served))
-    gain, tilt = (weight - served) * reward, weight - evidence.overlap
+        control = _control(evidence, _scale_rewards(evidence), np.abs(weight - served))
     reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
-    control = np.broadcast_to(control, weight.shape)
+    control, overlap = (np.broadcast_to(column, weight.shape) for column in (control, evidence.overlap))
     bets = BETS[:, np.newaxis]
     low, mean = np.empty(len(rows)), np.empty(len(rows))
     growth, total = np.zeros((len(BETS), 1)), 0.0
     for begin in range(0, len(weight), _BLOCK):
         here = slice(begin, begin + _BLOCK)
-        steps = _steps(gain[here], tilt[here], control[here], reach[here])
+        gain = (weight[here] - served) * _scale_rewards(evidence, here)
+        steps = _steps(gain, weight[here] - overlap[here], control[here], reach[here])
         grown = growth + np.cumsum(np.log1p(bets * steps), axis=1)
         sums = total + np.cumsum(steps[-1])
         growth, total = grown[:, -1:], sums[-1]
@@ -318,11 +319,12 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     return np.maximum(low, -served), mean
 
 
-def _scale_rewards(evidence: Evidence) -> Floats:
-    """Return the rewards as shares of their range, shape (n,), in [0, 1]."""
+def _scale_rewards(evidence: Evidence, rows: slice = slice(None)) -> Floats:
+    """Return the rewards of some rows as shares of their range, shape (n_rows,), in [0, 1]."""
     least, most = evidence.reward_range
-    scaled: Floats = np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)
-    return scaled
+    scaled = evidence.reward[rows] - least
+    scaled /= most - least
+    return np.clip(scaled, 0.0, 1.0, out=scaled)
 
 
 def _steps(gain: Floats, tilt: Floats, control: Floats, reach: Floats) -> Floats:
@@ -335,16 +337,27 @@ def _steps(gain: Floats, tilt: Floats, control: Floats, reach: Floats) -> Floats
 
 def _control(evidence: Evidence, reward: Floats, pull: Floats) -> Floats:
     """Return the mean of the rewards known before each row, weighted by `pull`, shape (n,), in [0, 1]."""
-    if evidence.learned is None or evidence.known is None:
-        earlier = np.arange(len(pull))
-    else:
-        order = np.argsort(evidence.learned, kind="stable")
-        pull, reward = pull[order], reward[order]
-        earlier = np.searchsorted(evidence.learned[order], evidence.known, side="right")
+    order: NDArray[Any] | None = None
+    earlier: NDArray[Any] = np.arange(len(pull), dtype=np.int32)
+    if evidence.learned is not None and evidence.known is not None:
+        order = np.argsort(evidence.learned, kind="stable").astype(np.int32)
+        earlier = np.searchsorted(evidence.learned[order], evidence.known, side="right").astype(np.int32)
     # One imaginary row of reward 1/2 comes first, and the row itself is excluded.
-    earned, pulled = (np.concatenate([[0.0], np.cumsum(column)]) for column in (pull * reward, pull))
-    mean: Floats = (0.5 + earned[earlier]) / (1.0 + pulled[earlier])
+    mean = _sum_earlier(pull * reward, order, earlier)
+    mean += 0.5
+    pulled = _sum_earlier(pull, order, earlier)
+    pulled += 1.0
+    mean /= pulled
     return mean
+
+
+def _sum_earlier(column: Floats, order: NDArray[Any] | None, earlier: NDArray[Any]) -> Floats:
+    """Return for each row the sum of as many of the first rows in an order, shape (n,)."""
+    total = column.copy() if order is None else column[order]
+    del column  # it may be as long as the log
+    sums: Floats = np.cumsum(total, out=total)[np.maximum(earlier - 1, 0)]
+    sums[earlier == 0] = 0.0
+    return sums
 
 
 def _solve(growth: Floats, rows: Integers, error: float) -> Floats:

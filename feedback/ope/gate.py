@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.feedback.arrays import TOLERANCE, Floats, Integers, Matrix, split
+from armwise.feedback.arrays import TOLERANCE, Floats, Matrix, split
 from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
@@ -165,7 +166,7 @@ def judge(
     p_target: Floats | Matrix,
     *,
     reward_range: tuple[float, float],
-    known: Integers | None = None,
+    known: NDArray[Any] | None = None,
     checked: int = 0,
     mismatched: int = 0,
 ) -> Verdict:
@@ -196,17 +197,16 @@ def judge(
     if p_target.shape[1:] != (len(log.arms),):
         raise ValueError(f"arms must name the {p_target.shape[1]} columns of p_target, got {len(log.arms)}")
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
-    order = np.argsort(log.at, kind="stable")
-    evidence = _evidence(log, sample, reward_range, known, order)
+    diagnostics = diagnose(sample, log.arms, groups=log.groups, p_log=log.p_log if log.is_whole else None)
+    order = np.argsort(log.at, kind="stable").astype(np.int32)
+    evidence, shared = _evidence(log, sample, reward_range, known, order)
+    del sample  # as long as the log, as all of these columns are
     rows = np.unique(np.linspace(1, len(log), TRAIL).astype(np.int64))
     bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
     above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
     span = reward_range[1] - reward_range[0]
     # Wrong propensities can bring them beyond the possible range.
     estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
-    whole = log.p_log if log.is_whole else None
-    diagnostics = diagnose(sample, log.arms, groups=log.groups, p_log=whole)
-    shared = float(np.mean(_overlap(log.p_log, p_target)))
     figures = GateFigures(
         n=len(log),
         served=float(log.reward.mean()),
@@ -241,19 +241,17 @@ def _evidence(
     log: LoggedDraws,
     sample: Sample,
     reward_range: tuple[float, float],
-    known: Integers | None,
-    order: Integers,
-) -> sequences.Evidence:
-    reach = log.reach(sample.p_target) if log.is_whole else None
-    return sequences.Evidence(
-        sample.weight[order],
-        log.reward[order],
-        reward_range,
-        None if reach is None else reach[order],
-        _overlap(log.p_log, sample.p_target)[order],
-        learned=None if known is None else log.seq[order],
-        known=None if known is None else known[order],
-    )
+    known: NDArray[Any] | None,
+    order: NDArray[Any],
+) -> tuple[sequences.Evidence, float]:
+    """Return the evidence in the order in which decisions were made, and the mean overlap."""
+    overlap = _overlap(log.p_log, sample.p_target)
+    shared, overlap = float(np.mean(overlap)), overlap[order]
+    reach = log.reach(sample.p_target)[order] if log.is_whole else None
+    learned = None if known is None else log.seq.astype(np.min_scalar_type(log.seq.max()))[order]
+    columns = sample.weight[order], log.reward[order]
+    known = None if known is None else known[order]
+    return sequences.Evidence(*columns, reward_range, reach, overlap, learned=learned, known=known), shared
 
 
 def _overlap(p_log: Floats | Matrix, p_target: Floats | Matrix) -> Floats:
