@@ -209,8 +209,12 @@ def choose_reference(sessions: Sessions, *earlier: str | None) -> str:
 UNSAID = {
     Unsaid.FEW_DECIDE: "a few very expensive answers are most of the difference.",
     Unsaid.CACHE: (
-        "arms take conversations over from each other, and then pay for what their caches lack. An arm that "
-        "answers alone does not. Keep each conversation on one arm."
+        "answers cost more if another arm answered before them, or if their arm was idle, as where its cache "
+        "is cold. An arm that answers alone pays less. Keep each conversation on one arm."
+    ),
+    Unsaid.CACHE_UNKNOWN: (
+        "arms take conversations over from each other, too rarely to see whether that makes answers dearer. "
+        "Keep each conversation on one arm, or wait for more requests."
     ),
     Unsaid.RATED_APART: "answers as served and answers of {reference} are not rated equally often.",
     Unsaid.LATE: (

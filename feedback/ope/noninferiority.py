@@ -70,8 +70,8 @@ FEW_DECIDE = 0.5
 LARGEST_RATER, RATES_MORE = 1.0 / 3.0, 1.25
 """Share of the feedback that one user may give, and the multiple of its share of the decisions, if more."""
 
-COLD_Z = 3.0
-"""Standard errors by which answers must be dearer after those of another arm to show that caches count."""
+COLD_Z = 4.0
+"""Standard errors by which answers must be dearer where a cache is cold to show that caches count."""
 
 COLD_ROWS = 500
 """Consecutive decisions among which they are compared."""
@@ -84,7 +84,10 @@ class Unsaid(StrEnum):
     """A few very expensive answers are most of the difference."""
 
     CACHE = "cache"
-    """Arms take conversations over from each other, and then pay for what their caches lack."""
+    """Answers cost more where the cache of their arm is cold: of an arm that answers alone, it is not."""
+
+    CACHE_UNKNOWN = "cache_unknown"
+    """Arms take conversations over from each other, too few to see whether they pay for cold caches."""
 
     RATED_APART = "rated_apart"
     """Feedback comes more often, or less, on what was served than on the answers of the reference."""
@@ -200,6 +203,7 @@ class Sessions:
         again: Whether the question of a row was asked in its session before, shape (n,).
         place: How many answers are before it in its session, shape (n,).
         takes_over: Whether the answer before it in its session is from another arm, shape (n,).
+        idle: Seconds since its arm last answered anyone, shape (n,); 0: it had not, or did so just then.
         names: All arms that could be drawn, by name.
     """
 
@@ -215,7 +219,7 @@ class Sessions:
         self.usd = _with_later_turns(decisions, unit, asked_first)[kept]
         self.again = (asked_first != np.arange(len(decisions)))[kept]
         place, takes_over = _find_places(decisions, unit)
-        self.place, self.takes_over = place[kept], takes_over[kept]
+        self.place, self.takes_over, self.idle = place[kept], takes_over[kept], _find_idle(decisions)[kept]
         self.unit = encode(unit[kept])
         arms = {arm for key in self.rows.draw.values for arm in key.arms}
         self.names = tuple(sorted(arm for arm in arms if self.could(arm).any()))
@@ -274,38 +278,43 @@ class Sessions:
         return means
 
     @cached_property
-    def pays_for_caches(self) -> bool:
-        """Whether arms that take a conversation over cost more, or too little shows that they do not.
+    def caches(self) -> Unsaid | None:
+        """Why caches keep dollars from being compared; None: nothing shows a cache.
 
-        Logarithms of dollars are compared between answers after one of the same arm and after one of another,
-        by the same arm, at the same place of a session, and at about the same time.
+        A cache is cold after an answer of another arm in the same session. For the first answer of a session
+        it is the colder the longer its arm was idle.
         """
-        some = np.flatnonzero((self.place > 0) & ~self.again & (self.usd > 0.0))
-        if not self.takes_over[some].any():
-            return False
-        keys = self.rows.draw.codes[some], self.place[some], some // COLD_ROWS
+        paid = ~self.again & (self.usd > 0.0)
+        later, first = np.flatnonzero(paid & (self.place > 0)), paid & (self.place == 0) & (self.idle > 0.0)
+        cold = self.takes_over[later]
+        z, n_cold = self._compare_costs(later, cold.astype(np.float64))
+        by_arm = (np.flatnonzero(first & self.drew(arm)) for arm in self.names)
+        if max(z, *(self._compare_costs(rows, np.log(self.idle[rows]))[0] for rows in by_arm)) > COLD_Z:
+            return Unsaid.CACHE
+        return Unsaid.CACHE_UNKNOWN if n_cold < ENOUGH <= cold.sum() else None
+
+    def _compare_costs(self, rows: Integers, cold: Floats) -> tuple[float, int]:
+        """Return by how many standard errors colder answers are dearer, and how many answers are colder.
+
+        Logarithms of dollars are compared by the same arm, at the same place of a session, and at about the
+        same time.
+        """
+        if not len(rows):
+            return 0.0, 0
+        keys = self.rows.draw.codes[rows], self.place[rows], rows // COLD_ROWS
         group = np.unique(np.column_stack(keys), axis=0, return_inverse=True)[1].ravel()
-        cold, cost = self.takes_over[some], np.log(self.usd[some])
-
-        def moments(kept: Flags) -> tuple[Floats, Floats, Floats]:
-            n = np.bincount(group[kept], minlength=group.max() + 1).astype(np.float64)
-            sums, squares = (np.bincount(group[kept], cost[kept] ** k, len(n)) for k in (1, 2))
-            mean = sums / np.maximum(n, 1.0)
-            return n, mean, np.maximum(squares - n * mean**2, 0.0) / np.maximum(n - 1.0, 1.0)
-
-        (n_cold, colder, v_cold), (n_warm, warmer, v_warm) = moments(cold), moments(~cold)
-        both = (n_cold >= 2.0) & (n_warm >= 2.0)
-        if n_cold[both].sum() < ENOUGH:
-            return bool(cold.sum() >= ENOUGH)
-        weight = n_cold[both] * n_warm[both] / (n_cold[both] + n_warm[both])
-        error = sqrt(float(weight**2 @ (v_cold[both] / n_cold[both] + v_warm[both] / n_warm[both])))
-        return bool(weight @ (colder - warmer)[both] > COLD_Z * error)
+        n = np.bincount(group)
+        colder, dearer = (
+            column - (np.bincount(group, column) / n)[group] for column in (cold, np.log(self.usd[rows]))
+        )
+        error = sqrt(float(colder**2 @ dearer**2))
+        return (float(colder @ dearer) / error if error else 0.0), int((colder > 0.0).sum())
 
     def digest(self) -> str:
         """Return the SHA-256 of everything that a comparison reads of the rows, in hexadecimal."""
         rows, place = self.rows, {arm: at for at, arm in enumerate(self.names)}
         drawn = np.array([place.get(key.drawn, -1) for key in rows.draw.values], dtype=np.int64)
-        numbers = [rows.at, rows.propensity, rows.reward, self.usd]
+        numbers = [rows.at, rows.propensity, rows.reward, self.usd, self.idle]
         for arm in self.names:
             could = self.could(arm)
             chance = self.chance(arm, could)
@@ -394,6 +403,17 @@ def _find_places(decisions: Decisions, unit: Integers) -> tuple[Integers, Flags]
     place, takes_over = np.empty(len(order), dtype=np.int64), np.empty(len(order), dtype=np.bool_)
     place[order], takes_over[order] = rank, ~begins & np.append(False, arm[1:] != arm[:-1])
     return place, takes_over
+
+
+def _find_idle(decisions: Decisions) -> Floats:
+    """Return the seconds since the arm of each decision last answered, shape (n,); 0: it had not."""
+    idle = np.zeros(len(decisions))
+    drawn = np.unique([key.drawn for key in decisions.draw.values], return_inverse=True)[1]
+    arm = drawn[decisions.draw.codes]
+    for one in np.unique(arm):
+        rows = np.flatnonzero(arm == one)
+        idle[rows[1:]] = np.diff(decisions.at[rows])
+    return idle
 
 
 def _with_later_turns(decisions: Decisions, unit: Integers, asked_first: Integers) -> Floats:
@@ -591,10 +611,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     dollars_unsaid = quality_unsaid = None
     if found is not None:
         (saved, *_), few = found
-        if few > FEW_DECIDE * abs(saved):
-            dollars_unsaid = Unsaid.FEW_DECIDE
-        elif sessions.pays_for_caches:
-            dollars_unsaid = Unsaid.CACHE
+        dollars_unsaid = Unsaid.FEW_DECIDE if few > FEW_DECIDE * abs(saved) else sessions.caches
     if lead is not None:
         if more is not None and not more[1] <= 0.0 <= more[2]:
             quality_unsaid = Unsaid.RATED_APART

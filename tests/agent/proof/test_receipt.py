@@ -154,7 +154,7 @@ def test_dollars_are_not_compared_where_taking_a_conversation_over_costs_more(tm
         else one
         for one, last in zip(rows, before, strict=False)
     ]
-    said_so = "Savings are not compared: arms take conversations over from each other"
+    said_so = "Savings are not compared: answers cost more if another arm answered before them"
     assert said_so in run(write(tmp_path / "dearer.jsonl", dearer))
     assert said_so not in run(write(tmp_path / "alike.jsonl", rows))
     assert said_so not in run(write(tmp_path / "alone.jsonl", served()))
@@ -491,7 +491,8 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50, $7.00 more in all, as was paid"),
         ({"unpriced": 3}, "3 requests lack a cost"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.FEW_DECIDE}, "few very expensive answers are most of the"),
-        (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE}, "take conversations over from each other"),
+        (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE}, "as where its cache is cold"),
+        (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE_UNKNOWN}, "take conversations over from each other"),
         (UNRATED, "as served and answers of dear are not rated equally often."),
         (UNRATED | {"quality_unsaid": Unsaid.ONE_USER}, "one user gave more than 33% of the ratings"),
     ],

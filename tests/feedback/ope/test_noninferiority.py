@@ -28,7 +28,7 @@ from armwise.feedback.ope.noninferiority import (
     find_tool_rounds,
     trace_quality,
 )
-from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, WORLDS, Watched, look, look_at_world, simulate, watch
+from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, Watched, look, simulate, watch
 
 
 def table(n: int, *, seed: int = 0, session: Integers | None = None, **columns: Any) -> Decisions:
@@ -261,6 +261,28 @@ def test_dollars_are_compared_only_if_taking_over_costs_nothing(cold: float, sai
     assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is said
 
 
+@pytest.mark.parametrize(("cold", "said"), [(1.0, None), (0.3, None), (3.0, Unsaid.CACHE)])
+def test_dollars_are_compared_only_if_an_arm_that_was_idle_costs_no_more(
+    cold: float, said: Unsaid | None
+) -> None:
+    """All sessions share the cache of an arm."""
+    made = table(3000)
+    idle = Sessions(made).idle
+    assert idle[1:].max() == np.diff(made.at[Sessions(made).drew("a")]).max()
+    usd = made.usd * np.where(idle > np.quantile(idle, 0.8), cold, 1.0)
+    assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is said
+
+
+@pytest.mark.parametrize(("answers", "said"), [(20, None), (58, Unsaid.CACHE_UNKNOWN)])
+def test_takeovers_without_answers_to_compare_them_with_do_not_show_a_cache(
+    answers: int, said: Unsaid | None
+) -> None:
+    """Of one session, no two answers have the same place."""
+    made = table(answers, session=np.zeros(answers, dtype=np.int64))
+    assert Sessions(made).takes_over.any()
+    assert Sessions(made).caches is said
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_one_user_who_rates_far_more_than_it_asks_decides_nothing(asks: bool) -> None:
     made, rng = table(3000), np.random.default_rng(7)
@@ -484,13 +506,3 @@ def test_the_course_of_quality_is_what_was_stated_after_so_many_sessions() -> No
     for row, quality in course:
         then = compare(Sessions(decisions.where(np.arange(1500) <= row)), "a").quality
         assert then == pytest.approx(quality)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WORLDS)
-def test_what_is_stated_is_true_in_every_world(name: str) -> None:
-    """The benchmark looks at many more fortnights."""
-    dollars, quality = look_at_world(WORLDS[name], 3, 5000, lambda: None)
-    assert (dollars.false, quality.false) == (0, 0)
-    assert (dollars.stated == 0) == (name == "cached conversations")
-    assert (quality.stated == 0) == (name == "one user rates most")
