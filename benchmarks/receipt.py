@@ -1,7 +1,7 @@
 """Is what `armwise prove` says true, however often one looks, and how much traffic does it take?
 
     python benchmarks/receipt.py [--runs 200] [--decisions 20000] [--plot receipt.png]
-    python benchmarks/receipt.py --worlds [--runs 200] [--decisions 6000]
+    python benchmarks/receipt.py --worlds [--runs 50] [--decisions 20000] [--only "prices change"]
     python benchmarks/receipt.py --write traffic.jsonl.gz [--decisions 100000]
 
 Each run is a fortnight of traffic that is simulated: a policy answers most questions with a small arm where a
@@ -19,13 +19,17 @@ Coverage: of how many fortnights did each interval hold the truth at every look?
 Power: the policy loses nothing. How much may be lost, as far as is said, after so many decisions, and after
 how many is it said to be at most 2 points, in half of the runs?
 
+With --worlds, one looks at each world of receipt_worlds.py instead. The sentences are read as a colleague
+reads them (receipt_claims.py), and the script exits with 1 if those of one kind are false in more than 5 % of
+the fortnights of a world.
+
 With --write, one fortnight without a loss, 5 % of it drawn at random, is written for `armwise prove`.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +37,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from matplotlib.figure import Figure
-from rich.progress import Progress, track
+from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -44,13 +48,10 @@ from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import ArmComparison, Ends, Sessions, Settlement
 from armwise.feedback.reward import Metric, RewardRule
-from benchmarks.receipt_worlds import ARMS, DAY, DAYS, LARGE, WORLDS, Fortnight
+from benchmarks.receipt_worlds import ARMS, DAY, DAYS, LARGE, WAIT_S, WORLDS
 
 BEGIN = 1_790_812_800.0
 """Time of the first decision in a file, 2026-10-01."""
-
-WAIT_S = 12 * 3600.0
-"""Longest time that feedback takes."""
 
 TRIED = (0.01, 0.02, 0.05)
 """Shares of the decisions that are drawn at random."""
@@ -206,64 +207,20 @@ def _holds(ends: Ends | None, truth: float) -> bool:
     return ends is None or ends[1] <= truth <= ends[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What is stated of one kind at the looks of some fortnights.
-
-    Attributes:
-        stated: Looks at which something is stated.
-        false: Looks at which the truth is outside the ends.
-        last: Lower ends at the last looks, and the truth there.
-    """
-
-    stated: int
-    false: int
-    last: list[tuple[float, float]]
-
-
-def look_at_world(
-    make: Callable[[int, int], Fortnight], runs: int, decisions: int, on_run: Callable[[], None]
-) -> tuple[Claims, Claims]:
-    """Look at fortnights of a world at the end of each day; return what is said of dollars and of quality."""
-    found: list[list[tuple[Ends | None, float, int]]] = [[], []]
-    for seed in range(runs):
-        world = make(decisions, seed)
-        for day in range(1, DAYS + 1):
-            settlement = Settlement.from_time(day * DAY - WAIT_S, sessions=True)
-            sessions = Sessions(world.decisions, settlement)
-            with suppress(noninferiority.NothingComparableError):
-                said, counted = noninferiority.compare(sessions, LARGE), noninferiority.count(sessions, LARGE)
-                place, priced = sessions.rows.seq[counted.row] - 1, counted.priced
-                lead = world.lead[place[counted.inside & counted.late]]
-                found[1].append((said.quality, float(lead.mean()), day))
-                if priced.any():
-                    known = not np.isnan(world.decisions.usd).any()
-                    whole = replace(world.decisions, usd=world.paid)
-                    paid = (sessions if known else Sessions(whole, settlement)).usd[counted.row]
-                    found[0].append((said.saved, float((world.alone[place] - paid)[priced].mean()), day))
-        on_run()
-    return tuple(  # type: ignore[return-value]
-        Claims(
-            sum(ends is not None for ends, *_ in looks),
-            sum(not _holds(ends, truth) for ends, truth, _ in looks),
-            [(ends[1], truth) for ends, truth, day in looks if ends is not None and day == DAYS],
-        )
-        for looks in found
-    )
-
-
 def main(
     runs: Annotated[int, typer.Option(help="Fortnights of each share.")] = 200,
     decisions: Annotated[int, typer.Option(help="Decisions of a fortnight.")] = 20_000,
     power_runs: Annotated[int, typer.Option(help="Runs of each share for the power.")] = 11,
     plot: Annotated[Path | None, typer.Option(help="File of the plot of widths.")] = None,
     write: Annotated[Path | None, typer.Option(help="Only write a fortnight to a file.")] = None,
-    worlds: Annotated[bool, typer.Option("--worlds", help="Only look at twelve worlds.")] = False,
+    worlds: Annotated[bool, typer.Option("--worlds", help="Only look at simulated worlds.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a world; repeat it for several.")] = None,
 ) -> None:
-    """Print the tables, and draw the plot; or look at twelve worlds; or write a fortnight."""
+    """Print the tables, and draw the plot; or look at simulated worlds; or write a fortnight."""
     if worlds:
-        print_worlds(runs, decisions)
-        return
+        from benchmarks.receipt_claims import print_worlds
+
+        raise typer.Exit(print_worlds(only or list(WORLDS), runs, decisions))
     if write is not None:
         write_log(simulate(decisions, TRIED[-1], 0.0, seed=0).decisions, write)
         return
@@ -294,23 +251,6 @@ def main(
         print(f"| {share:.0%} | {cells} | {'more' if soonest is None else f'{soonest:,}'} |")
     if plot is not None:
         draw({share: lost for share, (lost, _) in lines.items()}, plot)
-
-
-def print_worlds(runs: int, decisions: int) -> None:
-    """Print how often what is stated is false, in each world."""
-    print(f"{runs} fortnights of {decisions:,} decisions in each world, {DAYS} looks each\n")
-    print("| world | dollars: stated | false | at least / truth | quality: stated | false |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for name, make in WORLDS.items():
-        with Progress(transient=True) as progress:
-            task = progress.add_task(name, total=runs)
-            dollars, quality = look_at_world(make, runs, decisions, lambda: progress.advance(task))  # noqa: B023
-        known = "-"
-        if dollars.last:
-            low, truth = np.median(np.array(dollars.last), axis=0)
-            known = f"${1000.0 * low:.2f} / ${1000.0 * truth:.2f}"
-        cells = (f"{claims.stated:,} | {claims.false / (DAYS * runs):.1%}" for claims in (dollars, quality))
-        print(f"| {name} | {next(cells)} | {known} | {next(cells)} |")
 
 
 def measure_power(share: float, runs: int) -> tuple[list[float], int | None]:
