@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from armwise.feedback import log_columns as columns
 from armwise.feedback.decisions import Selection, list_priced, rewards, tabulate
 from armwise.feedback.errors import LogGapError
+from armwise.feedback.events import Context
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.log_columns import read_learned
@@ -123,14 +124,15 @@ def test_what_is_appended_meanwhile_is_not_read(store: Store) -> None:
     assert len(read_log(store, RULE)) == 19
 
 
-def test_decisions_share_episodes_and_users(store: Store) -> None:
+def test_decisions_share_questions_episodes_and_users(store: Store) -> None:
     """A database has the users; a decision that is read back has not, so that exports have none."""
     who = [("e", "u"), ("e", "v"), (None, "u"), ("f", None), ("f", "u"), (None, None)]
     examples = [
-        example(seq, episode_id=episode, user_digest=user) for seq, (episode, user) in enumerate(who, start=1)
+        example(seq, episode_id=episode, user_digest=user, context=Context(f"{seq // 2}?"))
+        for seq, (episode, user) in enumerate(who, start=1)
     ]
     write(store, RULE.join, examples)
-    shared = {"question": [*range(6)], "episode": [0, 0, 1, 2, 2, 3], "user": [0, 1, 0, 2, 0, 3]}
+    shared = {"question": [0, 1, 1, 2, 2, 3], "episode": [0, 0, 1, 2, 2, 3], "user": [0, 1, 0, 2, 0, 3]}
     for group, codes in {**shared, "none": [*range(6)]}.items():
         blocks = (decisions for decisions, _ in LogSource(store, RULE).blocks(RULE))
         for batches in (blocks, tabulate(examples, RULE)):

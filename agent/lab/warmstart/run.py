@@ -476,17 +476,19 @@ class _Steps:
         if (name is None and router is None) or learned == 0:
             return None
         with self.journal.step("evaluate") as step:
-            results, held = [], {"verdict": "hold", "promote": False, "reasons": list[str]()}
+            results, verdict = [], None
             for each in filter(None, (name, router)):  # a router is a proposal, which decides nothing
                 try:
-                    number, step.found[each] = self._judge(each)
-                    results.append(f"evaluation {number}: {each} {step.found[each]['verdict']}")
+                    number, judged = self._judge(each)
+                    step.found[each] = judged
+                    results.append(f"evaluation {number}: {each} {judged['verdict']}")
                     self.journal.evaluation = number if each == name else self.journal.evaluation
                 except EvaluationFailedError as error:
+                    judged = {"promote": False, "reasons": [str(error)]}
                     results.append(f"{each} is not judged: {error}")
-                    held["reasons"] = [str(error)]
+                verdict = judged if each == name else verdict
             step.said = "; ".join(results)
-        return None if name is None else step.found.get(name, held)
+        return verdict
 
     def _judge(self, name: str) -> tuple[int, dict[str, Any]]:
         """Return the evaluation of a candidate, and the verdict of the gate. Raises EvaluationFailedError."""

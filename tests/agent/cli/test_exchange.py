@@ -1,6 +1,7 @@
 """Logs go out and come in: the two verbs, and the route that does the same over HTTP."""
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -388,6 +389,13 @@ def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> 
     assert "Rewards are those that" not in run(
         "replay", "--from", path, "-c", config, "--policy", "uniform"
     ), "the configuration declares this one"
+
+
+@pytest.mark.slow
+def test_a_replay_that_fails_leaves_the_garbage_collector_as_it_was(config: Path) -> None:
+    gc.unfreeze()
+    assert "there is no version 99" in run("replay", "-c", config, "--policy", "version:99", code=2)
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.slow

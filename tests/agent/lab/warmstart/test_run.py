@@ -934,6 +934,17 @@ def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
     assert list(found_by(run, "evaluate")) == [f"recipe:{run.candidate}"]
 
 
+def test_a_candidate_that_cannot_be_judged_is_held_for_that_reason(world: World) -> None:
+    def meanwhile() -> None:
+        raise EvaluationFailedError("evaluation 1 failed: nothing can be estimated from this log")
+
+    world.meanwhile = meanwhile
+    run = world.warmed()
+    assert run.status is runs.RunState.HELD
+    assert reasons_of(run) == ["evaluation 1 failed: nothing can be estimated from this log"]
+    assert found_by(run, "evaluate") == {}
+
+
 def test_a_router_of_passages_is_not_judged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trained(build_router(RouterSpec(kind="max_sim")))
     monkeypatch.setattr("armwise.agent.lab.warmstart.proposals.train_router", lambda *_: made)
