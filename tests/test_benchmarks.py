@@ -72,7 +72,6 @@ propensities --turns 20000
 receipt --runs 1 --decisions 1000 --power-runs 1
 receipt --worlds --runs 1 --decisions 1000
 relevance .
-replay log --rows 4000 --postgres-rows 0 --rounds 1
 replay_memory . --rows 1000
 replay_qa qa --logs 2 --size 200 --workers 1
 restarts --rewards 1 --alone 1 --runs 1
