@@ -13,6 +13,7 @@ from math import inf, isnan
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Console
 from rich.progress import track
 
 from armwise.agent.proof.statements import describe_reward, state_best_arm, state_dollars, state_quality
@@ -232,9 +233,10 @@ def print_worlds(names: list[str], runs: int, decisions: int) -> int:
     print(f"{runs} fortnights of {decisions:,} decisions in each world, {DAYS} looks each\n")
     print("| world | " + " | ".join(f"{kind} | false" for kind in KINDS) + " |")
     print("| --- |" + " ---: | ---: |" * len(KINDS))
-    too_often, stated, false = list[str](), 0, 0
+    too_often, stated, false, console = list[str](), 0, 0, Console(stderr=True)
     for name in names:
-        found = look_at_world(WORLDS[name], decisions, track(range(runs), name, transient=True))
+        seeds = track(range(runs), name, transient=True, console=console)
+        found = look_at_world(WORLDS[name], decisions, seeds)
         cells = (f"{looks.stated:,} | {looks.describe_false()}" for looks in found.values())
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
         for kind, looks in found.items():
