@@ -12,10 +12,13 @@ import numpy as np
 from armwise.agent.policies import Exploration, PolicySpec, build_policy
 from armwise.agent.proof.audit import LogAudit
 from armwise.agent.turn import ArmInfo, Ask, Canary, Serving
+from armwise.agent.turn.steps.base import TurnStep
 from armwise.agent.turn.steps.budget import BudgetStep
+from armwise.agent.turn.steps.guard import GuardStep
 from armwise.feedback.budget import Price
 from armwise.feedback.decisions import tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode
+from armwise.feedback.guard import Fall, GuardSpec, Returned, make_key
 from armwise.feedback.reward import RewardRule
 from tests.agent.turns import draw, make_decider
 
@@ -67,11 +70,17 @@ class World:
             return Price("month", 0, price, 0.0, costs, 1, now)
 
         policy, candidate = (build_policy(PolicySpec(kind=kind), ARMS) for kind in (self.kind, "linucb"))
-        budget = [BudgetStep(read_price)] if self.has("budget") else []
+        budget: list[TurnStep] = [BudgetStep(read_price)] if self.has("budget") else []
+        back = Returned((Fall(make_key("free"), "free", "both", 70.0, 80.0, 900, 0),))
+        guard = GuardStep(
+            GuardSpec(reference="both", by="tier"), lambda: back if now > BEGIN + 15.0 * n else Returned()
+        )
         spread = Exploration(self.floor, self.floor / len(ARMS))
         decider = make_decider(
             Serving(policy, 1), spread, f"salt-{self.seed}", steps=budget, clock=lambda: now
         )
+        if self.has("guard"):
+            decider.steps = (*decider.steps, guard)
         rates = rng.uniform(0.3, 1.0, len(ARMS)) if self.exported else np.full(len(ARMS), 0.6)
         kept: Decision | None = None
         waits = list[tuple[Decision, float]]()
