@@ -16,9 +16,16 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from armwise.agent.proof.statements import describe_reward, state_best_arm, state_dollars, state_quality
+from armwise.agent.proof.judged import AnswerAudit
+from armwise.agent.proof.statements import (
+    describe_reward,
+    state_audited,
+    state_best_arm,
+    state_dollars,
+    state_quality,
+)
 from armwise.feedback.arrays import Integers
-from armwise.feedback.ope import noninferiority, pairs
+from armwise.feedback.ope import judged_answers, noninferiority, pairs
 from armwise.feedback.ope.noninferiority import NothingComparableError, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import Metric, RewardRule
 from benchmarks.receipt_worlds import ARMS, DAY, DAYS, LARGE, SMALL, WAIT_S, WORLDS, Fortnight
@@ -32,7 +39,10 @@ MOST_PAIRS = 800
 MOST_FALSE = 0.05
 """Largest share of the fortnights of a world in which a sentence may be false."""
 
-KINDS = DOLLARS, QUALITY, BEST, REASON = "dollars", "quality", "best arm", "reason"
+GRADED = 200
+"""Answers that a judge without errors grades at the last look, rated or not."""
+
+KINDS = DOLLARS, QUALITY, AUDIT, BEST, REASON = "dollars", "quality", "audit", "best arm", "reason"
 
 _USD = r"\$([\d.,]*\d)"
 
@@ -54,6 +64,7 @@ _BEST = r"of rated answers of (large|small) is at least ([\d.]+) points of 100 h
 _ABOUT = {
     DOLLARS: {"same": "same"},
     QUALITY: {
+        "mean grade": "same",
         "silence counts as": "reward",
         "in time": "in time",
         "rated answers": "ratings",
@@ -131,11 +142,32 @@ def list_claims(world: Fortnight, before: float) -> Iterator[tuple[Claim, bool, 
 
     dollars, quality = state_dollars(compared[0]), state_quality(compared[0], reward)
     for one in (dollars, quality, state_best_arm(compared, reward)):
-        texts = [(claim, text) for text in (one.headline, one.text, one.short) for claim in read(text)]
+        claims = [(claim, text) for text in (one.headline, one.text, one.short) for claim in read(text)]
         if one.silence in [*Unsaid]:
-            texts.append((Claim(REASON, of=one.silence), one.text))
-        for claim, text in texts:
+            claims.append((Claim(REASON, of=one.silence), one.text))
+        for claim, text in claims:
             yield claim, is_true(claim, world, rated, compute_saved), text
+
+
+def audit(world: Fortnight) -> Iterator[tuple[Claim, bool, str]]:
+    """Yield what is claimed of all answers of a fortnight once some are graded, like `list_claims`."""
+    sessions = Sessions(world.decisions)
+    sample = judged_answers.draw_answers(sessions, LARGE, GRADED, seed=0)
+    rows, reward = sessions.rows.seq - 1, sessions.rows.reward[sample.row]
+    grades = world.made.good[rows[sample.rows]].astype(np.float64)
+    errors = noninferiority.share_error(sessions)
+    found = judged_answers.compare_grades(sample, grades, reward, 0.5, errors)
+    graded = list(zip(sample.rows.tolist(), grades.tolist(), strict=True))
+    one = state_audited(
+        AnswerAudit(
+            judge="judge", asked=GRADED, seed=0, answers=len(rows), grades=graded, spent=0.0, quality=found
+        ),
+        LARGE,
+    )
+    for text in (one.headline, one.text, one.short):
+        for claim in read(text):
+            true = is_true(claim, world, rows[sample.row], lambda _: 0.0)
+            yield claim._replace(kind=AUDIT), true, text
 
 
 def is_true(claim: Claim, world: Fortnight, rows: Integers, compute_saved: Callable[[str], float]) -> bool:
@@ -194,6 +226,7 @@ def look_at_world(
         world, failed = make(decisions, seed), set[str]()
         for day in range(1, DAYS + 1):
             claims = list(list_claims(world, day * DAY - WAIT_S))
+            claims += audit(world) if day == DAYS else []
             false = {claim.kind: text for claim, true, text in claims if not true}
             for kind, looks in found.items():
                 looks.stated += any(claim.kind == kind for claim, *_ in claims)
