@@ -2,6 +2,7 @@
 
     python benchmarks/outcome_tables.py FOLDER TABLES
     python benchmarks/verdict.py TABLES [--runs 20] [--pairs 2000] [--plot docs/img/verdict.png]
+    python benchmarks/verdict.py TABLES --small [--runs 1000]
 
 Each table has the scores of several arms on the same questions. The best arm is the reference, and four
 others are challengers: the next best one, the median one, and the next best one made as good, or made to lose
@@ -23,7 +24,8 @@ does, and a judge that mostly names the same place gives no verdict.
 A line for each judge and challenger; the worst table of each is in brackets.
 
 `--plot` draws the picture of docs/guide/receipt.md instead of a table: the intervals of three simulated
-challengers as pairs come in.
+challengers as pairs come in. `--small` prints how often any interval of small files ever missed the truth:
+both arms are equally good, and the judge guesses.
 """
 
 import csv
@@ -55,6 +57,9 @@ PLAIN = 143
 
 BEYOND = 0.005
 """Loss beyond the margin of the challenger that is made to lose just more."""
+
+SMALL = ((50,), (100,), (35, 12, 3), (60, 30, 10))
+"""Classes of the small files."""
 
 CHALLENGERS = ("next best", "median", "as good", "just beyond")
 
@@ -234,13 +239,40 @@ def draw_intervals(path: Path, most: int) -> None:
     figure.savefig(path)
 
 
+def judge_small_files(runs: int) -> None:
+    """Print how often an interval of a small file missed that both arms are equal, at any pair.
+
+    Each interval lies in all those before it, so the last one says it.
+    """
+    print(f"{'requests by class':20}{'pairs':>7}{'missed':>9}{'points of 100':>16}")
+    for sizes in SMALL:
+        for most in (200, 800):
+            missed, widths = 0, list[float]()
+            for seed in range(runs):
+                rng = np.random.default_rng([seed, len(sizes)])
+                group, _, place = pairs.draw(sizes, most, seed)
+                guesses = rng.choice([-1.0, 1.0], size=len(group))
+                found = pairs.compare(pairs.JudgedPairs(guesses, group, len(sizes), place))
+                some = [one for one in (found.whole, *found.groups) if one is not None]
+                ends = [one.difference for one in some]
+                ends += [tuple(2.0 * end - 1.0 for end in one.no_worse) for one in some]
+                missed += any(not low <= 0.0 <= high for _, low, high in ends)
+                widths.append(50.0 * (ends[0][2] - ends[0][1]))
+            half = f"+/- {np.mean(widths):.0f}"
+            print(f"{' + '.join(map(str, sizes)):20}{most:>7}{missed / runs:>9.1%}{half:>16}")
+
+
 def main(
     tables: Annotated[Path, typer.Argument(help="Folder of `outcome_tables.py`.")],
     runs: Annotated[int, typer.Option(min=1, help="Runs of each judge on each challenger of a table.")] = 20,
     most: Annotated[int, typer.Option("--pairs", min=PLAIN, help="Most pairs of a run.")] = 2000,
+    small: Annotated[bool, typer.Option("--small", help="Judge small files instead of tables.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file instead.")] = None,
 ) -> None:
     """Print the table, or draw the picture."""
+    if small:
+        judge_small_files(runs)
+        return
     if plot is not None:
         draw_intervals(plot, most)
         return

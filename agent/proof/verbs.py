@@ -103,7 +103,7 @@ def prove(
     margin: Annotated[
         float, typer.Option("--margin", help="Largest loss that you accept, in points of 100.")
     ] = 5.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that draws the requests.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that draws requests or answers.")] = 0,
     labels: Annotated[
         Path | None, typer.Option("--labels", help="File of --ask-labels that you have filled in.")
     ] = None,
