@@ -359,10 +359,10 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
         reference,
         f"All answers, as {judge} judges: {word}",
         f"Of all {n}, rated or not, the mean grade by {judge} is {_points(value)} than answers of {name} "
-        f"have for such requests (range: {_ends(low, high)}). It graded {read:,} of them, drawn at random.",
+        f"have for such requests (range: {_ends(low, high)}). It read {read:,} of them, drawn at random.",
         f"mean grade by {judge} {low:+.1f} points at worst",
         n,
-        (AUDITED, *([f"{unread:,} have no grade and count as the worse case."] if unread else [])),
+        (AUDITED, *([f"Answers without a grade ({unread:,}) count as the worse case."] if unread else [])),
         value,
         low,
         high,

@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.proof import judged, read_receipt
+from armwise.agent.proof.judged import AnswerAudit
+from armwise.agent.proof.statements import state_audited
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.feedback.arrays import Floats
 from armwise.feedback.events import Status
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, second_answers
 from armwise.feedback.log import tables as t
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.judged_answers import AnswerSample
@@ -89,8 +91,9 @@ def audit(config: Path, folder: Path, *words: object) -> dict[str, Any]:
 
 
 def test_a_random_share_of_all_answers_is_judged_blind_and_the_receipt_speaks_of_all(
-    config: Path, store: Store, tmp_path: Path, judge: type[Judge]
+    config: Path, store: Store, tmp_path: Path, judge: type[Judge], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(second_answers, "AT_ONCE", 70)
     made = fill(store, WORLD, 1500, seed=3)
     found = audit(config, tmp_path)
     assert found["answers"] == 1500, "not only the rated tenth"
@@ -98,12 +101,13 @@ def test_a_random_share_of_all_answers_is_judged_blind_and_the_receipt_speaks_of
     assert found["spent"] == pytest.approx(USD * len(found["grades"]))
     assert not any(name in text for text in judge.prompts for name in ("none", "bm25"))
     share = [grade for _, grade in found["grades"]].count(0.8) / len(found["grades"])
+    assert {grade for _, grade in found["grades"]} == {0.5, 0.8}
     assert 0.35 < share < 0.65, "half of them are of the reference"
     estimate, low, high = found["quality"]
     printed = prove(config, "--audit", 200)
     said_of_all = "Of all 1,500 answers, rated or not, the mean grade by jury is "
     assert said_of_all in printed
-    assert f"It graded {len(found['grades'])} of them, drawn at random" in printed
+    assert f"It read {len(found['grades'])} of them, drawn at random" in printed
     assert "for one audit, not for the best of several" in printed
     assert "rated answers of" not in printed
     assert "points of 100 gained by an answer" in prove(config, "--audit", 200, "--markdown")
@@ -171,6 +175,24 @@ def test_grades_that_cannot_be_read_count_as_the_worse_case(
     grades = [grade for _, grade in found["grades"]]
     assert grades.count(None) + grades.count(0.8) == len(grades)
     assert found["quality"][2] - found["quality"][1] > sure[2] - sure[1] + 0.1
+
+
+def test_the_sentence_rounds_the_range_away_from_the_estimate_and_counts_what_has_no_grade() -> None:
+    grades = [(0, 0.5), (3, None), (4, 1.0)]
+    one = AnswerAudit(
+        judge="jury", asked=4, seed=0, answers=50, grades=grades, spent=0.0, quality=(-0.034, -0.0961, 0.0281)
+    )
+    said = state_audited(one, "large")
+    assert "3.4 points of 100 lower" in said.text
+    assert "(range: 9.7 lower to 2.9 higher)" in said.text
+    assert "It read 3 of them" in said.text
+    assert "without a grade (1)" in said.text
+    assert (said.tone, said.low) == ("", -9.7)
+    better = state_audited(
+        one.model_copy(update={"quality": (0.1, 0.05, 0.2), "grades": grades[:1]}), "large"
+    )
+    assert better.headline == "All answers, as jury judges: better than large's"
+    assert "without a grade" not in better.text
 
 
 def test_an_answer_that_failed_has_the_worst_grade_without_a_judge(
