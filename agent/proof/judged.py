@@ -74,7 +74,7 @@ class AnswerAudit(Stated):
         description="Row of each drawn answer and its grade; null: the judge gave none, or the text is gone."
     )
     spent: Finite = Field(description="Dollars of the judge.")
-    quality: Ends = Field(description="Mean grade of what was served, minus that of the reference.")
+    quality: Ends = Field(description="Mean grade as served minus the mean grade of the reference.")
 
 
 def estimate_usd(spec: catalog.LlmSpec, answer: Answer | None) -> tuple[float, float]:

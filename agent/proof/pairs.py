@@ -160,7 +160,7 @@ def read_requests(path: Path, by: str, most_chars: int, each: str = "", seed: in
         conversation = str(number) if name == UNNAMED else f"in {name}"
         of_class = name_class(document, by) if by and by != TOPICS else EVERYTHING
         one = sampling.uniform_from(ask.decision_id, f"{seed}/each"), of_class, ask
-        left_out["are of a conversation of which another request is drawn"] += conversation in drawn
+        left_out["share a conversation with a request that is drawn"] += conversation in drawn
         drawn[conversation] = min(one, drawn.get(conversation, one), key=itemgetter(0))
     for _, of_class, ask in drawn.values():
         found[of_class].append(ask)

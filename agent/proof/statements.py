@@ -358,7 +358,7 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
         About.QUALITY,
         reference,
         f"All answers, as {judge} judges: {word}",
-        f"Of all {n}, rated or not, the mean grade by {judge} is {_points(value)} than answers of {name} "
+        f"The mean grade by {judge} of all {n}, rated or not, is {_points(value)} than answers of {name} "
         f"have for such requests (range: {_ends(low, high)}). It read {read:,} of them, drawn at random.",
         f"mean grade by {judge} {low:+.1f} points at worst",
         n,

@@ -8,7 +8,7 @@ sequences (`armwise.feedback.ope.confidence_sequences`): one may look after ever
 `ERROR`, so that all of them hold together, for all classes and at all looks.
 
 Each request of a file is drawn once, in random order, until the file ends. What is bounded is the mean over
-its requests of what the judge would say of each on average, which one verdict on each does not tell exactly:
+its requests of what the judge would say of each on average, which one verdict on each does not show exactly:
 so the ends do not meet when the file ends. They are those of independent draws. Without replacement a mean
 deviates less (Hoeffding 1963, section 6), so they hold for the file, and also for everything that the file is
 a random sample of.
@@ -42,7 +42,7 @@ LOWER_SHARE, UPPER_SHARE = 0.5, 0.25
 """Shares of the error that the two ends of the difference have; all other ends share the rest."""
 
 EVERY = 4
-"""Of so many pairs, one is of the class with the fewest."""
+"""One of so many pairs is of the class with the fewest."""
 
 MOST_MORE = 1_000_000
 """Most further pairs that a forecast names."""

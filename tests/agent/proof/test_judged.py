@@ -105,7 +105,7 @@ def test_a_random_share_of_all_answers_is_judged_blind_and_the_receipt_speaks_of
     assert 0.35 < share < 0.65, "half of them are of the reference"
     estimate, low, high = found["quality"]
     printed = prove(config, "--audit", 200)
-    said_of_all = "Of all 1,500 answers, rated or not, the mean grade by jury is "
+    said_of_all = "The mean grade by jury of all 1,500 answers, rated or not, is "
     assert said_of_all in printed
     assert f"It read {len(found['grades'])} of them, drawn at random" in printed
     assert "for one audit, not for the best of several" in printed

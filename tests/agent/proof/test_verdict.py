@@ -308,7 +308,7 @@ def test_one_request_of_each_conversation_is_drawn_if_the_verdict_is_about_conve
     assert len({n % 10 for n in asked[:10]}) > 3, "it is a random one"
     printed = " ".join(world.run(*words).split())
     assert "in the 12 conversations of requests.jsonl, it is not known" in printed
-    assert "90 lines are left out: they are of a conversation" in printed
+    assert "90 lines are left out: they share a conversation" in printed
     assert "about the conversations of requests.jsonl, by one random request of each" in printed
 
 
