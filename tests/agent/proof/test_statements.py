@@ -3,9 +3,19 @@
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from armwise.agent.proof import About, LoggedTraffic, state
+from armwise.feedback.decisions import Decisions
+from armwise.feedback.ope.noninferiority import Unsaid
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log.lateness import RatingTimes
+from benchmarks.receipt_worlds import WORLDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -88,3 +98,69 @@ def test_nobody_else_estimates_what_an_arm_would_have_cost_or_earned(name: str, 
     assert [
         str(path.relative_to(AGENT)) for path in AGENT.rglob("*.py") if call.search(path.read_text())
     ] == [caller]
+
+
+# -- why they are silent ---------------------------------------------------------------------------
+
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+
+
+def tell(decisions: Decisions, *, late_is_good: float | None = None, doubt: str = "") -> LoggedTraffic:
+    """Return a log; a fifth of its ratings came late, if `late_is_good` says how many of these are good."""
+    times, n = None, len(decisions)
+    if late_is_good is not None:
+        late, good = np.arange(n) % 5 == 0, np.arange(n) % 4 != 0
+        value = np.where(late, np.arange(n) % 100 < 100.0 * late_is_good, good).astype(np.float64)
+        times = RatingTimes(decisions.at, decisions.at, late, value)
+    return LoggedTraffic("log", decisions, RULE, inf, complete=True, doubt=doubt, rating_times=times)
+
+
+def plain(**columns: np.ndarray) -> Decisions:
+    return replace(WORLDS["plain"](6000, 1).decisions, **columns)
+
+
+def rate_less(share: float) -> np.ndarray:
+    """Return the rewards of plain traffic, a share of those of the large arm left out."""
+    made = plain()
+    left_out = made.draw.each(lambda key: key.drawn == "large") & (
+        np.random.default_rng(2).random(6000) < share
+    )
+    return np.where(left_out, np.nan, made.reward)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "dollars", "quality"),
+    [
+        (tell(plain()), "", ""),
+        (tell(WORLDS["cached conversations"](6000, 1).decisions), Unsaid.CACHE, ""),
+        (tell(WORLDS["runaway answers"](6000, 1).decisions), Unsaid.FEW_DECIDE, ""),
+        (tell(WORLDS["one user rates most"](6000, 1).decisions), "", Unsaid.ONE_USER),
+        (tell(plain(reward=rate_less(0.6))), "", Unsaid.RATED_APART),
+        (tell(plain(), late_is_good=0.2), "", Unsaid.LATE),
+        (tell(plain(), late_is_good=0.75), "", ""),
+        (tell(plain(usd=np.full(6000, np.nan))), "no_dollars", ""),
+        (tell(plain(reward=np.full(6000, np.nan))), "", "no_feedback"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "of",
+)
+def test_each_reason_for_silence_is_given_where_it_is_the_cause(
+    traffic: LoggedTraffic, dollars: str, quality: str
+) -> None:
+    found = state(traffic, "large")
+    said = {about: found.find(about) for about in (About.DOLLARS, About.QUALITY)}
+    assert {about: one and one.silence for about, one in said.items()} == {
+        "dollars": dollars,
+        "quality": quality,
+    }
+    for one in said.values():
+        assert one is not None
+        assert bool(one.silence) is (one.low is None) is not bool(one.short)
+        assert one.population or one.silence
+        assert one.silence or one.assumptions
+    assert not (quality and found.course), "the chart has no quality that is not stated"
+
+
+def test_of_a_log_in_doubt_or_of_a_few_decisions_nothing_is_stated() -> None:
+    assert state(tell(plain(), doubt="it fails the audit")).all == ()
+    few = plain().where(np.arange(6000) < 50)
+    assert state(tell(few)).all == ()
