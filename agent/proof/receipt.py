@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -33,7 +33,6 @@ from armwise.feedback.ope.noninferiority import (
     ArmComparison,
     Sessions,
     Settlement,
-    Unsaid,
 )
 from armwise.feedback.reward import RewardRule
 
@@ -143,7 +142,6 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
             f"has version {METHOD_VERSION} of {METHOD!r}: use Armwise {receipt.armwise}"
         ]
     differences = [traffic.doubt] if traffic.doubt else []
-    late = receipt.figures.quality_unsaid is Unsaid.LATE
     if receipt.error != noninferiority.ERROR:
         differences.append(f"error: {receipt.error:g} on the receipt, {noninferiority.ERROR:g} here")
     if receipt.rule != digest_rule(traffic.rule):
@@ -157,8 +155,6 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
         again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference).figures
     except ValueError as error:
         return [*differences, f"figures: {error}"]
-    if late and traffic.rating_times is None and again.quality is not None:
-        again = replace(again, quality=None, quality_unsaid=Unsaid.LATE)  # an export has no late ratings
     differences += list_differences(asdict(receipt.figures), asdict(again))
     if receipt.audit is not None:
         differences += recompute(receipt.audit, sessions, receipt.figures.reference, traffic.rule)

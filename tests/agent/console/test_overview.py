@@ -383,6 +383,7 @@ def test_a_saving_is_said_only_if_its_interval_leaves_0_out(saved: Ends, tone: s
         ({"a": (0.0, -0.01, 0.01), "b": (0.03, 0.01, 0.05)}, ""),  # the ranges touch
         ({"a": (0.0, -0.01, 0.01), "b": (-0.3, -0.35, -0.25)}, "b"),
         ({"a": (0.0, -0.01, 0.01)}, ""),  # of b nothing is known
+        ({"a": (0.0, -0.01, 0.01), "b": (0.3, 0.25, 0.35), "c": (0.02, 0.01, 0.05)}, ""),  # c may be as good
     ],
 )
 def test_an_arm_is_best_if_its_range_is_apart_from_that_of_each_other(

@@ -598,7 +598,7 @@ def test_what_waits_for_feedback_in_the_own_log_does_not_count_yet(config: Path,
 def test_quality_is_not_compared_where_late_ratings_differ(
     config: Path, store: Store, tmp_path: Path, good_if_late: float, said: bool
 ) -> None:
-    """The receipt stays the same when more of them come, and from an export, which has none of them."""
+    """The receipt of the log is computed again with the late ratings of then."""
     made, rng = fill(store, replace(WORLD, rated=0.4, forced=0.0), 900, seed=3), np.random.default_rng(1)
     silent = [one for one in made if store.record(one.id).metrics is None or not store.record(one.id).metrics]
     late = [

@@ -157,6 +157,7 @@ def test_each_reason_for_silence_is_given_where_it_is_the_cause(
         assert bool(one.silence) is (one.low is None) is not bool(one.short)
         assert one.population or one.silence
         assert one.silence or one.assumptions
+    assert said[About.DOLLARS].high is None, "nothing bounds what an answer may cost"
     assert not (quality and found.course), "the chart has no quality that is not stated"
 
 
