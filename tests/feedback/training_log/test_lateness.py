@@ -1,5 +1,7 @@
 """Ratings that come too late to count: whether they say other things than those in time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,9 @@ def test_what_comes_after_a_time_changes_nothing_before_it() -> None:
     """A rating counts by its own time, too: one that is late comes after others."""
     found = rated(5000, 0.2, 0.8, 0.4)
     assert found.differ(3000.0)
-    assert not found.differ(100.0), "no late one had come"
+    slow = replace(found, received_at=found.decided_at + np.where(found.late, 1e6, 1.0))
+    assert not slow.differ(5000.0), "all were decided, and no late one had come"
+    assert slow.differ(2e6)
 
 
 def test_a_rating_is_late_after_the_deadline_of_its_decision(store: Store) -> None:
