@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
 from math import inf, isnan
 from typing import NamedTuple
 
@@ -25,16 +24,10 @@ from armwise.agent.proof.statements import (
     state_quality,
 )
 from armwise.feedback.arrays import Integers
-from armwise.feedback.ope import judged_answers, noninferiority, pairs
+from armwise.feedback.ope import judged_answers, noninferiority
 from armwise.feedback.ope.noninferiority import NothingComparableError, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import Metric, RewardRule
 from benchmarks.receipt_worlds import ARMS, DAY, DAYS, LARGE, SMALL, WAIT_S, WORLDS, Fortnight
-
-SMALL_FILES, FILES = (50, 100), 10
-"""Requests of small files, and how many files are judged for each fortnight of a world."""
-
-MOST_PAIRS = 800
-"""Pairs that are asked for, more than the small files have."""
 
 MOST_FALSE = 0.05
 """Largest share of the fortnights of a world in which a sentence may be false."""
@@ -237,30 +230,6 @@ def look_at_world(
     return found
 
 
-def count_misses(requests: int, runs: int, *, alike: bool) -> int:
-    """Return in how many files the interval of judged pairs misses the truth at a look, every ten pairs.
-
-    Each request is judged once by a judge that errs. The truth is its mean verdict on the file.
-
-    Args:
-        requests: Requests of a file.
-        runs: Files.
-        alike: Whether the judge guesses, as both arms are alike; otherwise it prefers either arm, or guesses.
-    """
-    missed = 0
-    for seed in range(runs):
-        rng = np.random.default_rng([seed, requests])
-        truth = np.zeros(requests) if alike else rng.choice([-0.8, 0.0, 0.8], requests)
-        said = np.where(rng.random(requests) < (1.0 + truth) / 2.0, 1.0, -1.0)
-        group, member, _ = pairs.draw((requests,), MOST_PAIRS, seed)
-        ends = (
-            pairs.compare(pairs.JudgedPairs(said[member[:n]], group[:n])).whole.difference
-            for n in sorted({*range(10, len(member), 10), len(member)})
-        )
-        missed += not all(low <= truth.mean() <= high for _, low, high in ends)
-    return missed
-
-
 def print_worlds(names: list[str], runs: int, decisions: int) -> int:
     """Print how often what is claimed is false, in each world; return 1 if that is too often."""
     print(f"{runs} fortnights of {decisions:,} decisions in each world, {DAYS} looks each\n")
@@ -276,14 +245,6 @@ def print_worlds(names: list[str], runs: int, decisions: int) -> int:
             stated, false = stated + looks.stated, false + looks.false
             if looks.fortnights > MOST_FALSE * runs:
                 too_often.append(f"{name}, {kind}, in {looks.fortnights} fortnights: {looks.example}")
-    print(f"\n{false:,} of {stated:,} statements are false\n")
-    print("| requests of a file | arms | files | missed |")
-    print("| ---: | --- | ---: | ---: |")
-    for requests, alike in product(SMALL_FILES, (True, False)):
-        missed = count_misses(requests, files := FILES * runs, alike=alike)
-        arms = "alike" if alike else "different"
-        print(f"| {requests} | {arms} | {files:,} | {missed:,} |")
-        if missed > MOST_FALSE * files:
-            too_often.append(f"pairs of {requests} requests, arms {arms}")
+    print(f"\n{false:,} of {stated:,} sentences are false")
     print(*(f"\nToo often false: {one}" for one in too_often), sep="")
     return int(bool(too_often))

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from benchmarks.receipt_claims import BEST, DOLLARS, QUALITY, Claim, count_misses, look_at_world, read
+from benchmarks.receipt_claims import BEST, DOLLARS, QUALITY, Claim, look_at_world, read
 from benchmarks.receipt_worlds import WORLDS
 
 SILENT = {
@@ -22,13 +22,6 @@ def test_no_sentence_is_false_in_any_world(name: str) -> None:
     assert {kind: looks.example for kind, looks in found.items() if looks.false} == {}
     for kind, worlds in SILENT.items():
         assert (found[kind].stated == 0) == (name in worlds)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alike", [True, False])
-@pytest.mark.parametrize("requests", [50, 100])
-def test_pairs_of_a_small_file_hold_the_truth_at_every_look(requests: int, alike: bool) -> None:
-    assert count_misses(requests, 100, alike=alike) <= 5
 
 
 @pytest.mark.parametrize(
