@@ -210,7 +210,7 @@ UNSAID = {
     Unsaid.FEW_DECIDE: "a few very expensive answers are most of the difference.",
     Unsaid.CACHE: (
         "answers cost more if another arm answered before them, or if their arm was idle, as where its cache "
-        "is cold. An arm that answers alone pays less. Keep each conversation on one arm."
+        "is cold. If one arm answers everything, it pays less. Keep each conversation on one arm."
     ),
     Unsaid.CACHE_UNKNOWN: (
         "arms take conversations over from each other, too rarely to see whether that makes answers dearer. "
@@ -359,7 +359,8 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
         reference,
         f"All answers, as {judge} judges: {word}",
         f"The mean grade by {judge} of all {n}, rated or not, is {_points(value)} than answers of {name} "
-        f"have for such requests (range: {_ends(low, high)}). It read {read:,} of them, drawn at random.",
+        f"have for such requests (range: {_ends(low, high)}). {judge} read {read:,} of them, which were "
+        "drawn at random.",
         f"mean grade by {judge} {low:+.1f} points at worst",
         n,
         (AUDITED, *([f"Answers without a grade ({unread:,}) count as the worse case."] if unread else [])),

@@ -36,12 +36,14 @@ def list_statements(receipt: SavingsReceipt) -> tuple[Statement, Statement]:
 def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in a few sentences."""
     figures = receipt.figures
-    n = figures.decisions if figures.quality is not None and receipt.audit is None else figures.priced
+    n = figures.decisions if figures.quality is not None else figures.priced
     among = "" if figures.sessions == n else f" in {figures.sessions:,} sessions"
     extent = (
         f"This covers {n:,} decisions ({figures.drawn:,} drew {shorten(figures.reference)}){among}, "
         f"{write_span(figures.first_at, figures.last_at)}."
     )
+    if receipt.audit is not None:  # the counts above are those of rated answers
+        extent = f"This covers {receipt.rows:,} decisions."
     return " ".join([*(one.text for one in list_statements(receipt)), extent, SURE])
 
 

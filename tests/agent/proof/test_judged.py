@@ -107,7 +107,8 @@ def test_a_random_share_of_all_answers_is_judged_blind_and_the_receipt_speaks_of
     printed = prove(config, "--audit", 200)
     said_of_all = "The mean grade by jury of all 1,500 answers, rated or not, is "
     assert said_of_all in printed
-    assert f"It read {len(found['grades'])} of them, drawn at random" in printed
+    assert f"jury read {len(found['grades'])} of them, which were drawn at random" in printed
+    assert "This covers 1,500 decisions. All ranges" in printed
     assert "for one audit, not for the best of several" in printed
     assert "rated answers of" not in printed
     assert "points of 100 gained by an answer" in prove(config, "--audit", 200, "--markdown")
@@ -185,7 +186,7 @@ def test_the_sentence_rounds_the_range_away_from_the_estimate_and_counts_what_ha
     said = state_audited(one, "large")
     assert "3.4 points of 100 lower" in said.text
     assert "(range: 9.7 lower to 2.9 higher)" in said.text
-    assert "It read 3 of them" in said.text
+    assert "jury read 3 of them" in said.text
     assert "without a grade (1)" in said.text
     assert (said.tone, said.low) == ("", -9.7)
     better = state_audited(
