@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from html import escape
+from math import isfinite
 from typing import Any, NamedTuple
 
 import httpx
@@ -134,7 +135,10 @@ def _describe_silence(since: float, until: float, why: str) -> dict[str, Any]:
 
 def _say(one: Statement) -> dict[str, Any]:
     """Return a statement as data, what it assumes in its detail."""
-    document = asdict(one)
+    document = {
+        name: None if isinstance(value, float) and not isfinite(value) else value  # JSON has no other numbers
+        for name, value in asdict(one).items()
+    }
     document["detail"] = " ".join([one.detail, *document.pop("assumptions")])
     return document
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,14 @@ def test_a_message_is_as_long_as_slack_takes(store: Store, config: AppConfig) ->
     assert max(map(len, texts_of(message))) <= 3000
     assert " more" in texts_of(message)[2]
     assert len(message["blocks"][0]["text"]["text"]) <= 150
+
+
+def test_an_end_that_nothing_bounds_is_null_as_data(store: Store, config: AppConfig) -> None:
+    period = read_period(store, config, *SPAN, quietly)
+    open_ended = tuple(replace(one, low=-inf, high=nan) for one in period.statements.all)
+    period = replace(period, statements=replace(period.statements, all=open_ended))
+    document = json.loads(json.dumps(describe(period), allow_nan=False))
+    assert [(one["low"], one["high"]) for one in document["saved"][:2]] == [(None, None)] * 2
 
 
 def test_a_week_without_requests_says_so(store: Store, config: AppConfig) -> None:

@@ -409,7 +409,7 @@ def test_a_host_polls_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     spec = {"cron": "0 * * * *", "sources": sources, "portfolio": {"measure": "thumb"}}
     polled = Counter[str]()
     often = threading.Event()
-    tasks = {"Learning", "Evaluations", "WarmStarts", "AutomaticCanaries"}
+    tasks = {"Learning", "Evaluations", "WarmStarts", "AutomaticCanaries", "Digests"}
 
     class Polled:
         def __init__(self, kind: str) -> None:
@@ -428,10 +428,11 @@ def test_a_host_polls_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "Evaluations": "armwise.agent.hosts.jobs",
         "WarmStarts": lab,
         "AutomaticCanaries": lab,
+        "Digests": "armwise.agent.console.digest_task",
     }.items():
         make = partial(lambda kind, *_, **__: Polled(kind), kind)
         monkeypatch.setattr(f"{module}.{kind}", make)
-    settings = {"warm_start": {**spec, "canary": "auto"}}
+    settings = {"warm_start": {**spec, "canary": "auto"}, "digest": {"url": "https://hooks.example.com/T0"}}
     host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))
     assert often.wait(30)
     host.check_health()
