@@ -298,7 +298,7 @@ def run_child() -> None:
     """Do the attempt that the task names."""
     task = read_task()
     config = parse(task["config"])
-    logging.basicConfig(level=logging.INFO)
+    logging.basicConfig()  # warnings alone: httpx reports addresses, and this one is a secret
     log_plainly()
     with closing(Store(config.database_url, config.reward.join, create=False)) as store:
         mine = digests.newest(store)

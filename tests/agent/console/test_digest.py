@@ -397,7 +397,9 @@ def test_a_child_that_takes_too_long_or_a_service_that_stops_ends_it(store: Stor
 
 
 @pytest.mark.slow
-def test_a_child_reads_the_log_and_sends(store: Store, config: AppConfig, receiver: Canned) -> None:
+def test_a_child_reads_the_log_and_sends(
+    store: Store, config: AppConfig, receiver: Canned, capfd: pytest.CaptureFixture[str]
+) -> None:
     clock = Clock()
     task = Digests(store, config, clock)
     clock.now += 7 * DAY
@@ -407,6 +409,7 @@ def test_a_child_reads_the_log_and_sends(store: Store, config: AppConfig, receiv
     assert newest is not None
     assert (newest.state, newest.why) == (DigestState.SENT, "")
     assert receiver.paths == ["/T0/secret"]
+    assert "secret" not in "".join(capfd.readouterr())
     assert receiver.asked[0]["text"].startswith("Armwise, 2023-11-13 09:00 UTC to 2023-11-20 09:00 UTC: ")
     assert not task.due(clock.now + 60.0)
 
