@@ -135,7 +135,7 @@ def _describe_silence(since: float, until: float, why: str) -> dict[str, Any]:
 
 def _say(one: Statement) -> dict[str, Any]:
     """Return a statement as data, what it assumes in its detail."""
-    document = {
+    document: dict[str, Any] = {
         name: None if isinstance(value, float) and not isfinite(value) else value  # JSON has no other numbers
         for name, value in asdict(one).items()
     }
