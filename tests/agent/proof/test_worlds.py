@@ -31,12 +31,13 @@ def test_no_sentence_is_false_in_any_world(name: str) -> None:
         ("at most $4.70 more per 1,000", [Claim(DOLLARS, -4.7, inf, "all")]),
         ("cost at least $0.012 more (estimate: $0.02 more)", [Claim(DOLLARS, -inf, -0.012, "all")]),
         (
-            "Of 90 rated answers, the mean reward (thumb) is 0.4 points of 100 lower than ... "
-            "(range: 3.4 lower to 3.2 higher), at 71.0 of 100.",
-            [Claim(QUALITY, -3.4, 3.2, "ratings")],
+            "Of 90 answers that were rated in time, the mean reward (thumb) is 0.4 points of 100 lower than "
+            "... (range: 3.4 lower to 3.2 higher), at 71.0 of 100.",
+            [Claim(QUALITY, -3.4, 3.2, "in time")],
         ),
         (
-            "mean reward (thumb, where silence counts as 1) +1.2 points at worst",
+            "Of 9 answers that were rated in time, the mean reward (thumb, where silence counts as 1) "
+            "+1.2 points at worst",
             [Claim(QUALITY, 1.2, inf, "reward")],
         ),
         ("the quality is higher (range: 1.0 higher to 3.2 higher)", [Claim(QUALITY, 1.0, 3.2, "all")]),

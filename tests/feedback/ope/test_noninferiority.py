@@ -273,6 +273,14 @@ def test_dollars_are_compared_only_if_an_arm_that_was_idle_costs_no_more(
     assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is said
 
 
+def test_a_digest_has_how_long_arms_were_idle() -> None:
+    """A request that named its arm is no row, and keeps the cache of that arm warm."""
+    made = table(300)
+    a, b = (Sessions(keyed(made, [7], mode=Mode.FORCED, drawn=arm)) for arm in ("a", "b"))
+    assert len(a.rows) == len(b.rows) == 299
+    assert a.digest() != b.digest()
+
+
 @pytest.mark.parametrize(("answers", "said"), [(20, None), (58, Unsaid.CACHE_UNKNOWN)])
 def test_takeovers_without_answers_to_compare_them_with_do_not_show_a_cache(
     answers: int, said: Unsaid | None
