@@ -181,6 +181,7 @@ def is_true(claim: Claim, world: Fortnight, rows: Integers, compute_saved: Calla
         return claim.low <= 100.0 * beside <= claim.high
     return {
         Unsaid.CACHE: made.caches,
+        Unsaid.HISTORY: made.caches or made.rereads,
         Unsaid.RATED_APART: world.is_rated_apart(rows),
         Unsaid.ONE_USER: bool((made.user == -1).any()),
     }.get(Unsaid(claim.of), True)  # the others are facts of the log

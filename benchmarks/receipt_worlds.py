@@ -63,6 +63,7 @@ class Draws:
         forced: Whether the arm was not drawn, shape (n,).
         could: Whether each arm could be drawn, shape (2, n).
         caches: Whether an arm that takes a conversation over pays for what its cache lacks.
+        rereads: Whether what an arm writes makes later answers of the conversation dearer.
     """
 
     rng: np.random.Generator
@@ -88,6 +89,7 @@ class Draws:
     late: float = 0.0
     silence: float = nan
     caches: bool = False
+    rereads: bool = False
 
     @property
     def n(self) -> int:
@@ -315,6 +317,7 @@ def long_answers(n: int, seed: int) -> Draws:
     made.cost = np.stack([0.02 * (1.0 + 0.3 * read), 0.004 * (6.0 + 0.3 * read)])
     made.same = made.cost[0]
     made.alone = 0.02 * (1.0 + 0.3 * made.turn)
+    made.rereads = True
     return made
 
 

@@ -212,6 +212,10 @@ UNSAID = {
         "answers cost more if another arm answered before them, or if their arm was idle, as where its cache "
         "is cold. If one arm answers everything, it pays less. Keep each conversation on one arm."
     ),
+    Unsaid.HISTORY: (
+        "what an answer costs depends on which arm answered before it in its conversation. Caches may be "
+        "cold, or an arm writes long answers that later ones read again. Keep each conversation on one arm."
+    ),
     Unsaid.CACHE_UNKNOWN: (
         "arms take conversations over from each other, too rarely to see whether that makes answers dearer. "
         "Keep each conversation on one arm, or wait for more requests."

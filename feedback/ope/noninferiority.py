@@ -73,6 +73,9 @@ LARGEST_RATER, RATES_MORE = 1.0 / 3.0, 1.25
 COLD_Z = 4.0
 """Standard errors by which answers must be dearer where a cache is cold to show that caches count."""
 
+ALL_COLD_Z = 2.0
+"""Standard errors by which those of each arm must be dearer, so that caches are the reason."""
+
 COLD_ROWS = 500
 """Consecutive decisions among which they are compared."""
 
@@ -85,6 +88,9 @@ class Unsaid(StrEnum):
 
     CACHE = "cache"
     """Answers cost more where the cache of their arm is cold: of an arm that answers alone, it is not."""
+
+    HISTORY = "history"
+    """What an answer costs depends on which arm answered before it in its session."""
 
     CACHE_UNKNOWN = "cache_unknown"
     """Arms take conversations over from each other, too few to see whether they pay for cold caches."""
@@ -278,20 +284,24 @@ class Sessions:
         return means
 
     @cached_property
-    def caches(self) -> Unsaid | None:
-        """Why caches keep dollars from being compared; None: nothing shows a cache.
+    def history(self) -> Unsaid | None:
+        """Why what went before keeps dollars from being compared; None: nothing shows that it costs.
 
-        A cache is cold after an answer of another arm in the same session. For the first answer of a session
-        it is the colder the longer its arm was idle.
+        By arm, answers after those of another arm in the same session are compared with answers after its
+        own. If those of all arms are dearer, caches are cold. If not, what an arm writes may be read again
+        later. For the first answer of a session, a cache is the colder the longer its arm was idle.
         """
-        paid = ~self.again & (self.usd > 0.0)
-        later, first = np.flatnonzero(paid & (self.place > 0)), paid & (self.place == 0) & (self.idle > 0.0)
-        cold = self.takes_over[later]
-        z, n_cold = self._compare_costs(later, cold.astype(np.float64))
-        by_arm = (np.flatnonzero(first & self.drew(arm)) for arm in self.names)
-        if max(z, *(self._compare_costs(rows, np.log(self.idle[rows]))[0] for rows in by_arm)) > COLD_Z:
+        paid, taken = ~self.again & (self.usd > 0.0), self.takes_over.astype(np.float64)
+        first, later = paid & (self.place == 0) & (self.idle > 0.0), paid & (self.place > 0)
+        mine, idle = [self.drew(arm) for arm in self.names], np.log(np.maximum(self.idle, 1e-9))
+        found = [self._compare_costs(np.flatnonzero(later & one), taken) for one in mine]
+        after = [z for z, n in found if n] or [0.0]
+        if max(map(abs, after)) > COLD_Z:
+            return Unsaid.CACHE if min(after) > ALL_COLD_Z else Unsaid.HISTORY
+        if any(self._compare_costs(np.flatnonzero(first & one), idle)[0] > COLD_Z for one in mine):
             return Unsaid.CACHE
-        return Unsaid.CACHE_UNKNOWN if n_cold < ENOUGH <= cold.sum() else None
+        unknown = sum(n for _, n in found) < ENOUGH <= taken[later].sum()
+        return Unsaid.CACHE_UNKNOWN if unknown else None
 
     def _compare_costs(self, rows: Integers, cold: Floats) -> tuple[float, int]:
         """Return by how many standard errors colder answers are dearer, and how many answers are colder.
@@ -303,10 +313,8 @@ class Sessions:
             return 0.0, 0
         keys = self.rows.draw.codes[rows], self.place[rows], rows // COLD_ROWS
         group = np.unique(np.column_stack(keys), axis=0, return_inverse=True)[1].ravel()
-        n = np.bincount(group)
-        colder, dearer = (
-            column - (np.bincount(group, column) / n)[group] for column in (cold, np.log(self.usd[rows]))
-        )
+        n, columns = np.bincount(group), (cold[rows], np.log(self.usd[rows]))
+        colder, dearer = (column - (np.bincount(group, column) / n)[group] for column in columns)
         error = sqrt(float(colder**2 @ dearer**2))
         return (float(colder @ dearer) / error if error else 0.0), int((colder > 0.0).sum())
 
@@ -611,7 +619,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     dollars_unsaid = quality_unsaid = None
     if found is not None:
         (saved, *_), few = found
-        dollars_unsaid = Unsaid.FEW_DECIDE if few > FEW_DECIDE * abs(saved) else sessions.caches
+        dollars_unsaid = Unsaid.FEW_DECIDE if few > FEW_DECIDE * abs(saved) else sessions.history
     if lead is not None:
         if more is not None and not more[1] <= 0.0 <= more[2]:
             quality_unsaid = Unsaid.RATED_APART

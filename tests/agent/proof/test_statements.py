@@ -133,6 +133,7 @@ def rate_less(share: float) -> np.ndarray:
     [
         (tell(plain()), "", ""),
         (tell(WORLDS["cached conversations"](6000, 1).decisions), Unsaid.CACHE, ""),
+        (tell(WORLDS["long answers are read again"](6000, 1).decisions), Unsaid.HISTORY, ""),
         (tell(WORLDS["runaway answers"](6000, 1).decisions), Unsaid.FEW_DECIDE, ""),
         (tell(WORLDS["one user rates most"](6000, 1).decisions), "", Unsaid.ONE_USER),
         (tell(plain(reward=rate_less(0.6))), "", Unsaid.RATED_APART),

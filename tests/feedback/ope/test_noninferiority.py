@@ -252,13 +252,22 @@ def test_asking_again_costs_with_the_first_answer() -> None:
     assert compare(sessions, "a").priced < 0.6 * compare(alone, "a").priced
 
 
-@pytest.mark.parametrize(("cold", "said"), [(1.0, None), (3.0, Unsaid.CACHE)])
+@pytest.mark.parametrize(("cold", "said"), [(1.0, None), (3.0, Unsaid.CACHE), (0.3, Unsaid.HISTORY)])
 def test_dollars_are_compared_only_if_taking_over_costs_nothing(cold: float, said: Unsaid | None) -> None:
     made = table(3000, session=np.repeat(np.arange(1000), 3) + 10**6)
     takes_over = Sessions(made).takes_over
     assert takes_over.any()
     usd = made.usd * np.where(takes_over, cold, 1.0)
     assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is said
+
+
+def test_an_arm_that_is_cheaper_after_another_one_is_seen_next_to_one_that_is_dearer() -> None:
+    """Of both arms together, such differences are none."""
+    made = table(3000, session=np.repeat(np.arange(1000), 3) + 10**6)
+    sessions = Sessions(made)
+    factor = np.where(sessions.drew("a"), 3.0, 1.0 / 3.0)
+    usd = made.usd * np.where(sessions.takes_over, factor, 1.0)
+    assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is Unsaid.HISTORY
 
 
 @pytest.mark.parametrize(("cold", "said"), [(1.0, None), (0.3, None), (3.0, Unsaid.CACHE)])
@@ -288,7 +297,7 @@ def test_takeovers_without_answers_to_compare_them_with_do_not_show_a_cache(
     """Of one session, no two answers have the same place."""
     made = table(answers, session=np.zeros(answers, dtype=np.int64))
     assert Sessions(made).takes_over.any()
-    assert Sessions(made).caches is said
+    assert Sessions(made).history is said
 
 
 @pytest.mark.parametrize("asks", [True, False])
