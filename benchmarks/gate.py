@@ -1,27 +1,22 @@
 """Does the gate promote what is no better, and how soon does it promote what is?
 
-    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--range-runs 400]
+    python benchmarks/gate.py [--runs 500] [--power-runs 100] [--range-runs 100]
         [--plot gate_power.png]
 
-A/A: the candidate earns exactly what is served, by other choices, and the gate is asked after every decision.
-`bound` is how often the lower bound alone was above 0 at some time; `z-test` is how often that of a one-sided
-95 % normal interval was, watched in the same way from the 50th decision on.
+A/A: the candidate earns exactly what is served, or .01 less, by other choices, and the gate is asked 1,000
+times on the way, with the setting `confidence: asymptotic` and with `strict`. Beside it, how often the lower
+end of a one-sided 95 % normal interval, watched at every decision from the 50th on, was above 0.
 
 Power: the candidate answers some of the questions with an arm that is right more often by 0.3, on so many of
-them that the gain is what the table says. The gate is asked 300 times on the way.
+them that the gain is what the table says. The gate is asked 300 times on the way. `everywhere`: it answers
+all questions with another arm, which is right more often by the gain, with the shipped exploration of .02.
 
 Range: how soon a gain of .05 is promoted by the range of rewards that the gate is told of, where rewards are
 0 or 1: those two, what the shipped configuration allows, and from -1 to 1.
-
-Delays: two arms of the same value. Of one, good news come at once and bad news after a minute; of the other
-it is the other way round. The gate is asked 20 times, with decisions in the order in which they were learned;
-in the order in which they were made, up to the first that still waits; and as the service asks it, in this
-order with those that wait counted as the worst that their reward could be. Beside it, how soon the first arm
-is promoted where it is better by a tenth.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +39,8 @@ Range = tuple[float, float]
 SHIPPED = Path(__file__).parents[1] / "serve_config.yaml"
 
 SPEC = GateSpec()
-LENGTH = 10_000
+SPECS = {"asymptotic": SPEC, "strict": GateSpec(confidence="strict")}
+LENGTH = 20_000
 """Decisions of an A/A run."""
 
 FIRST = 50
@@ -52,11 +48,14 @@ FIRST = 50
 
 GAINS = (0.01, 0.02, 0.05, 0.1, 0.2)
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-FLOORS = (0.02, 0.1)
+FLOORS, SHIPPED_FLOOR = (0.02, 0.1), 0.005
 LIFT = 0.3
 """How much more often the better arm is right."""
 
-LOOKS = 300
+LOOKS, LOOKS_AT_NONE = 300, 1_000
+
+ASKED = 100
+"""Times that the gate is asked at most where its bound allows a promotion; its checks of the log may not."""
 
 RANGES: dict[str, Range] = {
     "[0, 1]: no cost": (0.0, 1.0),
@@ -88,16 +87,18 @@ class Course:
     told: bool = True
     possible: Range = (0.0, 1.0)
 
-    def bounds(self, rows: Integers | None = None) -> sequences.Bounds:
+    def bounds(self, rows: Integers | None = None, spec: GateSpec = SPEC) -> sequences.Bounds:
         """Return the sequence that the gate goes by."""
         weight = take_drawn(self.p_target, self.drawn) / take_drawn(self.p_log, self.drawn)
         reach = (self.p_target / self.p_log).max(axis=1) if self.told else None
         evidence = sequences.Evidence(weight, self.reward, self.possible, reach)
-        return sequences.difference(evidence, SPEC.level, rows=rows, one_sided=True)
+        asymptotic = spec.confidence == "asymptotic"
+        return sequences.difference(evidence, spec.level, rows=rows, one_sided=True, asymptotic=asymptotic)
 
-    def promoted(self, bounds: sequences.Bounds) -> int | None:
-        """Return after how many decisions the gate first promotes; it is asked at the rows of the bounds."""
-        for n in bounds.rows[bounds.low > SPEC.margin].tolist():
+    def promoted(self, bounds: sequences.Bounds, spec: GateSpec = SPEC) -> int | None:
+        """Return after how many decisions the gate first promotes; it is asked where the bound allows it."""
+        allowed = bounds.rows[bounds.low > spec.margin]
+        for n in allowed[:: 1 + len(allowed) // ASKED].tolist():
             log = LoggedDraws.from_arrays(
                 tuple(map(str, range(self.p_log.shape[1]))),
                 self.drawn[:n],
@@ -105,8 +106,8 @@ class Course:
                 p_log=self.p_log[:n] if self.told else None,
                 propensity=None if self.told else take_drawn(self.p_log, self.drawn)[:n],
             )
-            told = {"reward_range": self.possible, "checked": SPEC.least_checked}
-            verdict = judge(SPEC, log, self.p_target[:n], **told)
+            told = {"reward_range": self.possible, "checked": spec.least_checked}
+            verdict = judge(spec, log, self.p_target[:n], **told)
             if verdict.promote:
                 return int(n)
         return None
@@ -147,6 +148,31 @@ def twins(n: int, rng: np.random.Generator) -> Course:
     return Course(served, other, drawn, rng.binomial(1, quality).astype(np.float64))
 
 
+def lasting(quality: float, loss: float = 0.0, floor: float = 0.005) -> Callable[..., Course]:
+    """Return a situation in which the candidate is sure of another arm, right as often but for a loss."""
+
+    def situation(n: int, rng: np.random.Generator) -> Course:
+        served, other = greedy(np.zeros(n, np.int64), 4, floor), greedy(np.ones(n, np.int64), 4, floor)
+        drawn = draws(served, rng)
+        chance = np.where(drawn == 1, quality - loss, quality)
+        return Course(served, other, drawn, rng.binomial(1, chance).astype(np.float64))
+
+    return situation
+
+
+def skewed(n: int, rng: np.random.Generator) -> Course:
+    """Be sure of an arm that was served once in 200 times; rewards are mostly near 0, with a long tail."""
+    served, other = greedy(np.zeros(n, np.int64), 4, 0.005), greedy(np.ones(n, np.int64), 4, 0.005)
+    return Course(served, other, draws(served, rng), rng.beta(0.2, 3.8, n))
+
+
+def in_turn(n: int, rng: np.random.Generator) -> Course:
+    """Be sure of an arm that is worse for 1,000 decisions, better for as many, and so on."""
+    served, other = greedy(np.zeros(n, np.int64), 4, 0.02), greedy(np.ones(n, np.int64), 4, 0.02)
+    drawn, swing = draws(served, rng), -0.3 * np.sin(np.pi * np.arange(n) / 1_000.0)
+    return Course(served, other, drawn, (rng.random(n) < 0.5 + swing * (drawn == 1)).astype(np.float64))
+
+
 def heavy(n: int, rng: np.random.Generator) -> Course:
     """Be sure of an arm that was served once in 200 times, with rare rewards."""
     served, other = greedy(np.zeros(n, np.int64), 2, 0.005), np.tile([0.0, 1.0], (n, 1))
@@ -181,10 +207,23 @@ def shifted(n: int, rng: np.random.Generator) -> Course:
 SITUATIONS: dict[str, Callable[[int, np.random.Generator], Course]] = {
     "the served policy itself": itself,
     "another arm of the same value, weights to 47": twins,
+    "another arm of the same value, weights to 9": lasting(0.6, floor=0.1),
+    "another arm of the same value, weights to 197": lasting(0.6),
+    "the same, right in 95 %": lasting(0.95),
+    "the same, right in 5 %": lasting(0.05),
+    "worse by .01, weights to 197": lasting(0.6, 0.01),
+    "worse by .01, weights to 47": lasting(0.6, 0.01, 0.02),
+    "skewed rewards, weights to 197": skewed,
+    "loses and gains in turn": in_turn,
     "sure of a rare arm, weights to 200, rare rewards": heavy,
     "weights to 10,000, reach not known": wild,
     "a learning policy against its twin, world drifts": shifted,
 }
+
+
+def everywhere(gain: float, floor: float, n: int, rng: np.random.Generator) -> Course:
+    """Let the candidate gain so much a decision by another arm for all questions."""
+    return lasting(0.5, -gain / (1.0 - 4 * floor), floor)(n, rng)
 
 
 def better(gain: float, floor: float, n: int, rng: np.random.Generator) -> Course:
@@ -198,17 +237,17 @@ def better(gain: float, floor: float, n: int, rng: np.random.Generator) -> Cours
 
 def same(runs: int, seed: int) -> Iterator[str]:
     """Yield the lines of the A/A table."""
-    yield "| candidate | promoted | bound | z-test |"
-    yield "| --- | --- | --- | --- |"
+    yield f"| candidate | {' | '.join(SPECS)} | z-test |"
+    yield "| --- |" + " --- |" * (len(SPECS) + 1)
+    looks = np.unique(np.geomspace(FIRST, LENGTH, LOOKS_AT_NONE).astype(np.int64))
     for place, (name, situation) in enumerate(SITUATIONS.items()):
         count: Counter[str] = Counter()
         for rng in track(np.random.default_rng([seed, place]).spawn(runs), description=name):
             course = situation(LENGTH, rng)
-            bounds = course.bounds()
-            count["bound"] += bool((bounds.low > SPEC.margin).any())
-            count["gate"] += course.promoted(bounds) is not None
-            count["z"] += course.fooled()
-        shares = (f"{100 * count[key] / runs:.1f} %" for key in ("gate", "bound", "z"))
+            for confidence, spec in SPECS.items():
+                count[confidence] += course.promoted(course.bounds(looks, spec), spec) is not None
+            count["z-test"] += course.fooled()
+        shares = (f"{100 * count[key] / runs:.1f} %" for key in (*SPECS, "z-test"))
         yield f"| {name} | " + " | ".join(shares) + " |"
 
 
@@ -231,30 +270,32 @@ def ranges(runs: int, seed: int) -> Iterator[str]:
         yield f"| {name} | {' | '.join(f'{median:,.0f}' for median in medians)} |"
 
 
-def power(runs: int, seed: int) -> dict[tuple[float, float], list[float]]:
-    """Return after how many decisions each run was promoted, by floor and gain; inf for never."""
+def power(
+    runs: int, seed: int, make: Callable[..., Course], gains: Sequence[float], floor: float
+) -> dict[float, dict[str, list[float]]]:
+    """Return after how many decisions each run was promoted, by gain and confidence; inf for never."""
     looks = np.unique(np.geomspace(50, SIZES[-1], LOOKS).astype(np.int64))
     promotions = {}
-    for floor in FLOORS:
-        for gain in GAINS:
-            first = []
-            rngs = np.random.default_rng([seed, int(1e4 * floor), int(1e4 * gain)]).spawn(runs)
-            for rng in track(rngs, description=f"floor {floor}, gain {gain}"):
-                course = better(gain, floor, SIZES[-1], rng)
-                promoted = course.promoted(course.bounds(looks))
-                first.append(np.inf if promoted is None else float(promoted))
-            promotions[floor, gain] = first
+    for gain in gains:
+        first: dict[str, list[float]] = {confidence: [] for confidence in SPECS}
+        rngs = np.random.default_rng([seed, int(1e4 * floor), int(1e4 * gain)]).spawn(runs)
+        for rng in track(rngs, description=f"{make.__name__}, floor {floor}, gain {gain}"):
+            course = make(gain, floor, SIZES[-1], rng)
+            for confidence, spec in SPECS.items():
+                promoted = course.promoted(course.bounds(looks, spec), spec)
+                first[confidence].append(np.inf if promoted is None else float(promoted))
+        promotions[gain] = first
     return promotions
 
 
-def draw(found: dict[tuple[float, float], list[float]], path: Path) -> None:
+def draw(found: Mapping[float, Mapping[float, Sequence[float]]], path: Path) -> None:
     """Plot the share promoted by the size of the log."""
     figure = Figure(figsize=(9, 3.6), dpi=150, layout="constrained")
     panels = figure.subplots(1, len(FLOORS), sharey=True)
     colours = ("#8a6fb0", "#2f6fb7", "#3a9d5d", "#e0a030", "#d1495b")
     for axes, floor in zip(panels, FLOORS, strict=True):
         for gain, colour in zip(GAINS, colours, strict=True):
-            first = np.sort(found[floor, gain])
+            first = np.sort(found[floor][gain])
             shares = 100 * np.arange(1, len(first) + 1) / len(first)
             # From nothing at the first look to what was reached at the last.
             at, reached = [50.0, *first[np.isfinite(first)]], [0.0, *shares[np.isfinite(first)]]
@@ -274,9 +315,9 @@ def draw(found: dict[tuple[float, float], list[float]], path: Path) -> None:
 
 
 def main(
-    runs: Annotated[int, typer.Option(help="A/A runs of each situation.", min=1)] = 2_000,
-    power_runs: Annotated[int, typer.Option(help="Runs of each gain.", min=1)] = 400,
-    range_runs: Annotated[int, typer.Option(help="Runs of each range of rewards.", min=1)] = 400,
+    runs: Annotated[int, typer.Option(help="A/A runs of each situation.", min=1)] = 500,
+    power_runs: Annotated[int, typer.Option(help="Runs of each gain.", min=1)] = 100,
+    range_runs: Annotated[int, typer.Option(help="Runs of each range of rewards.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
 ) -> None:
@@ -286,19 +327,26 @@ def main(
     table = list(ranges(range_runs, seed))
     print(f"\nranges: median decisions of {range_runs} runs until a gain of 0.05\n", *table, sep="\n")
 
-    promotions = power(power_runs, seed)
-    for floor in FLOORS:
-        print(f"\npower: share of {power_runs} runs promoted, every arm served at least {floor:.0%}\n")
-        print("| true gain | " + " | ".join(f"{n:,} rows" for n in SIZES) + " | median |")
-        print("| --- " * (2 + len(SIZES)) + "|")
-        for gain in GAINS:
-            first = np.array(promotions[floor, gain])
+    found = {}
+    for make, floor, gains in (
+        *((better, floor, GAINS) for floor in FLOORS), (everywhere, SHIPPED_FLOOR, (0.05, 0.1, 0.2))
+    ):  # fmt: skip
+        promotions = power(power_runs, seed, make, gains, floor)
+        print(f"\npower: share of {power_runs} runs promoted, {make.__name__}, floor {floor:.1%}\n")
+        medians = " | ".join(f"median {confidence}" for confidence in SPECS)
+        print("| true gain | " + " | ".join(f"{n:,} rows" for n in SIZES) + f" | {medians} |")
+        print("| --- " * (1 + len(SPECS) + len(SIZES)) + "|")
+        for gain in gains:
+            first = np.array(promotions[gain][SPEC.confidence])
             cells = [f"{np.mean(first <= n):.2f}" for n in SIZES]
-            median = float(np.sort(first)[len(first) // 2])
-            cells.append(f"{median:,.0f}" if np.isfinite(median) else "-")
+            for one in promotions[gain].values():
+                median = float(np.sort(one)[power_runs // 2])
+                cells.append(f"{median:,.0f}" if np.isfinite(median) else "-")
             print(f"| {gain} | " + " | ".join(cells) + " |")
+        if make is better:
+            found[floor] = {gain: one[SPEC.confidence] for gain, one in promotions.items()}
     if plot is not None:
-        draw(promotions, plot)
+        draw(found, plot)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,23 @@ The control variate of a row may be limited to the rewards that were known when 
 Rows of a unit, such as the session of a user, may depend on each other in any way: `unit_difference` bets on
 the sum of a unit, as one observation.
 
+Asymptotic bounds are closer where a few large weights decide: the sum S of the estimates minus its mean is
+compared with a Brownian motion of the variance V that was observed. With a normal mixture whose scale is the
+variance V0 after the first `LEAST_EFFECTIVE` effective rows, and x = V / V0, the mean is at least
+
+    (S - sqrt(2 V (1 + 1/x) log(1 + sqrt(1 + x) / (2 error)))) / n
+
+S and V have one more row, which was never drawn, with the worst reward. Its weight is the mean reach of the
+rows, each as far as the target departs from what was served: 1 - 1 / reach. Without it a log lacks the rare
+row that would show its variance, and the bound is wrong in up to 7 of 10 such logs. A row is effective as far
+as it has its part in V: there are (sum of d^2)^2 / (sum of d^4) of them, where d is the deviation of a row.
+Each row counts as much as the control variate allows, as no bet limits it.
+
 Source: Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022), "Anytime-valid off-policy inference for
 contextual bandits"; Karampatziakis, Mineiro and Ramdas (2021), "Off-policy confidence sequences"; Orabona
 and Jun (2021), "Tight concentrations and confidence sequences from the regret of universal portfolio", for
-mixtures of constant bets.
+mixtures of constant bets; Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2021), "Time-uniform central limit
+theory and asymptotic confidence sequences".
 """
 
 from dataclasses import dataclass, replace
@@ -43,6 +56,12 @@ from armwise.feedback.arrays import Floats, Integers, refuse
 
 BETS = 0.5 ** np.arange(1.0, 13.0)
 """Bets as shares of the stake; small ones serve long logs and large weights."""
+
+LEAST_EFFECTIVE = 5.0
+"""Effective rows of the estimates at which the asymptotic bound begins."""
+
+STRICT_SHARE = 0.2
+"""Share of the error of the bound by betting beside an asymptotic one; the closer of both counts."""
 
 _BLOCK = 1 << 12
 """Rows that are processed at a time, few enough for the cache."""
@@ -156,11 +175,17 @@ def value(evidence: Evidence, level: float = 0.95, *, rows: Integers | None = No
 
 
 def difference(
-    evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
+    evidence: Evidence,
+    level: float = 0.95,
+    *,
+    rows: Integers | None = None,
+    one_sided: bool = False,
+    asymptotic: bool = False,
 ) -> Bounds:
     """Bound the value of the target minus that of the logging policy; arguments and errors are as in `value`.
 
-    With `one_sided`, the entire error probability is spent on the lower bound.
+    With `one_sided`, the entire error probability is spent on the lower bound. With `asymptotic`, most of it
+    goes to a bound that is closer, and whose level is reached as the effective rows grow.
 
     For a target that equals the logging policy, the bounds converge to 0 faster than those of
     either value:
@@ -170,7 +195,7 @@ def difference(
     >>> bounds.low.round(3).tolist(), bounds.high.round(3).tolist()
     ([-0.012], [0.012])
     """
-    return _bounds(evidence, 1.0, level, rows, one_sided=one_sided)
+    return _bounds(evidence, 1.0, level, rows, one_sided=one_sided, asymptotic=asymptotic)
 
 
 def unit_difference(
@@ -274,7 +299,13 @@ def compute_lower_ends(
 
 
 def _bounds(
-    evidence: Evidence, served: float, level: float, rows: Integers | None, *, one_sided: bool
+    evidence: Evidence,
+    served: float,
+    level: float,
+    rows: Integers | None,
+    *,
+    one_sided: bool,
+    asymptotic: bool = False,
 ) -> Bounds:
     """Bound the weighted reward minus `served` times the reward."""
     n = len(evidence.weight)
@@ -286,13 +317,25 @@ def _bounds(
     least, most = evidence.reward_range
     # A value starts at the least reward, a difference at 0.
     start, width = least * (1.0 - served), most - least
-    low, mean = _lower(evidence, served, rows, 1.0 - level if one_sided else (1.0 - level) / 2.0)
+    error = 1.0 - level if one_sided else (1.0 - level) / 2.0
+    low, mean = _find_lower(evidence, served, rows, error, asymptotic)
     high = np.ones(len(rows))
     if not one_sided:
         # Mirrored, a value v is 1 - v and a difference d is -d.
-        mirrored, _ = _lower(evidence.mirrored, served, rows, (1.0 - level) / 2.0)
+        mirrored, _ = _find_lower(evidence.mirrored, served, rows, error, asymptotic)
         high = 1.0 - served - mirrored
     return Bounds(rows, start + width * mean, start + width * low, start + width * high)
+
+
+def _find_lower(
+    evidence: Evidence, served: float, rows: Integers, error: float, asymptotic: bool
+) -> tuple[Floats, Floats]:
+    """Return what `_lower` does; with `asymptotic`, the closer of both bounds, which share the error."""
+    if not asymptotic:
+        return _lower(evidence, served, rows, error)
+    low, _ = _lower(evidence, served, rows, STRICT_SHARE * error)
+    closer, mean = _asymptotic_lower(evidence, rows, (1.0 - STRICT_SHARE) * error)
+    return np.maximum(low, closer), mean
 
 
 def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> tuple[Floats, Floats]:
@@ -317,6 +360,40 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
         mean[wanted_rows] = sums[columns] / rows[wanted_rows]
         low[wanted_rows] = _solve(grown[:, columns], rows[wanted_rows], error)
     return np.maximum(low, -served), mean
+
+
+def _asymptotic_lower(evidence: Evidence, rows: Integers, error: float) -> tuple[Floats, Floats]:
+    """Return what `_lower` does for a difference, asymptotically; the bound is -inf before it begins."""
+    weight = evidence.weight
+    control = _control(evidence, _scale_rewards(evidence), np.abs(weight - 1.0))
+    reach = np.broadcast_to(weight if evidence.reach is None else evidence.reach, weight.shape)
+    overlap = np.broadcast_to(evidence.overlap, weight.shape)
+    low, mean = np.full(len(rows), -np.inf), np.empty(len(rows))
+    sums, scale = np.zeros((5, 1)), 0.0
+    for begin in range(0, len(weight), _BLOCK):
+        here = slice(begin, begin + _BLOCK)
+        gain = (weight[here] - 1.0) * _scale_rewards(evidence, here)
+        z = gain - (weight[here] - overlap[here]) * control[here]
+        departs = np.maximum(reach[here], 1.0) - 1.0
+        grown = sums + np.cumsum([z, z**2, z**4, departs, departs / (1.0 + departs)], axis=1)
+        sums = grown[:, -1:]
+        largest = np.divide(grown[3], grown[4], out=np.ones(len(z)), where=grown[4] > 0.0)
+        never_drawn = -largest * control[here]
+        total, squares, fourths = grown[:3] + np.stack([never_drawn, never_drawn**2, never_drawn**4])
+        spread = squares - total**2 / np.arange(begin + 2, begin + 2 + len(z))
+        enough = (squares**2 >= LEAST_EFFECTIVE * fourths) & (spread > 0.0)
+        first = 0 if scale else int(enough.argmax())
+        if not scale and enough[first]:
+            scale = float(spread[first])
+        wanted_rows = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(z)]))
+        columns = rows[wanted_rows] - begin - 1
+        mean[wanted_rows] = grown[0, columns] / rows[wanted_rows]
+        if scale:
+            x = spread[columns] / scale
+            radius = np.sqrt(2.0 * scale * (1.0 + x) * np.log1p(np.sqrt(1.0 + x) / (2.0 * error)))
+            bound = (total[columns] - radius) / rows[wanted_rows]
+            low[wanted_rows] = np.where(columns >= first, bound, -np.inf)
+    return low, mean
 
 
 def _scale_rewards(evidence: Evidence, rows: slice = slice(None)) -> Floats:

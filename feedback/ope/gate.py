@@ -15,7 +15,7 @@ rewards.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,14 @@ class GateSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    confidence: Literal["asymptotic", "strict"] = Field(
+        default="asymptotic",
+        description=(
+            "How the gate bounds the gain. `asymptotic` finds a gain sooner if the candidate prefers arms "
+            "that were rarely drawn; its `level` is approached as such draws add up. `strict` holds at its "
+            "`level` for a log of any size."
+        ),
+    )
     level: Number = Field(
         default=0.95,
         gt=0.5,
@@ -202,8 +210,11 @@ def judge(
     evidence, shared = _evidence(log, sample, reward_range, known, order)
     del sample  # as long as the log, as all of these columns are
     rows = np.unique(np.linspace(1, len(log), TRAIL).astype(np.int64))
-    bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
-    above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
+    asymptotic = spec.confidence == "asymptotic"
+    bounds, mirrored = (
+        sequences.difference(some, spec.level, rows=rows, one_sided=True, asymptotic=asymptotic)
+        for some in (evidence, evidence.mirrored)
+    )
     span = reward_range[1] - reward_range[0]
     # Wrong propensities can bring them beyond the possible range.
     estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
@@ -212,7 +223,7 @@ def judge(
         served=float(log.reward.mean()),
         gain=float(estimate[-1]),
         low=float(low[-1]),
-        high=max(-span, float(above[-1])),
+        high=max(-span, -float(mirrored.low[-1])),
         level=spec.level,
         margin=spec.margin,
         effective_n=diagnostics.effective_n,

@@ -1,6 +1,8 @@
 """Confidence sequences: their laws, a gambler who bets row by row, and how often they fail at any time."""
 
 from dataclasses import replace
+from functools import partial
+from math import inf, log, sqrt
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ def drawn_evidence(seed: int, n: int = 300, *, reach: bool = True) -> Evidence:
 
 
 EVIDENCE = st.builds(drawn_evidence, st.integers(0, 10_000), st.integers(1, 60), reach=st.booleans())
-BOUNDS_OF = pytest.mark.parametrize("bounds_of", [value, difference])
+ASYMPTOTIC = partial(difference, asymptotic=True)
+BOUNDS_OF = pytest.mark.parametrize("bounds_of", [value, difference, ASYMPTOTIC])
 
 
 def gamble(evidence: Evidence, served: float, error: float) -> float:
@@ -61,6 +64,47 @@ def test_the_bounds_are_those_of_gamblers_who_bet_row_by_row(seed: int, reach: b
     assert lead == pytest.approx(1.2 * gamble(evidence, 1.0, 0.025), abs=1e-6)
 
 
+def mix_walks(evidence: Evidence, error: float) -> float:
+    """Return the asymptotic lower bound after the last row, row by row, on rewards in [0, 1]; -inf: none."""
+    low, high = evidence.reward_range
+    rewards = [(r - low) / (high - low) for r in evidence.reward.tolist()]
+    earned, pulled, scale, bound = 0.5, 1.0, 0.0, -inf
+    beyond = departs = 0.0
+    total = squares = fourths = 0.0
+    for n, (w, r) in enumerate(zip(evidence.weight.tolist(), rewards, strict=True), start=1):
+        control, reach = earned / pulled, max(w if evidence.reach is None else evidence.reach, 1.0)
+        beyond, departs = beyond + reach - 1.0, departs + 1.0 - 1.0 / reach
+        z, never_drawn = (w - 1.0) * (r - control), -control * (beyond / departs if departs else 1.0)
+        earned, pulled = earned + abs(w - 1.0) * r, pulled + abs(w - 1.0)
+        total, squares, fourths = total + z, squares + z**2, fourths + z**4
+        mean = (total + never_drawn) / (n + 1)
+        variance = squares + never_drawn**2 - (n + 1) * mean**2
+        if not scale and (squares + never_drawn**2) ** 2 >= 5.0 * (fourths + never_drawn**4):
+            scale = variance
+        if scale:
+            x = variance / scale
+            radius = sqrt(2.0 * variance * (1.0 + 1.0 / x) * log(1.0 + sqrt(1.0 + x) / (2.0 * error)))
+            bound = (total + never_drawn - radius) / n
+    return bound
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("reach", [True, False])
+def test_the_asymptotic_bound_is_the_closed_form_of_its_mixture(seed: int, reach: bool) -> None:
+    evidence = drawn_evidence(seed, 3_000, reach=reach)
+    closer, strict = 1.2 * mix_walks(evidence, 0.04), difference(evidence, 0.99, one_sided=True).low[-1]
+    assert closer > strict
+    assert ASYMPTOTIC(evidence, one_sided=True).low[-1] == pytest.approx(closer, abs=1e-9)
+
+
+def test_the_strict_bound_has_a_fifth_of_the_error_where_the_asymptotic_one_has_not_begun() -> None:
+    evidence = Evidence(np.tile([2.0, 0.0], 500), np.full(1_000, 0.9), (0.0, 1.0), 2.0)
+    assert mix_walks(evidence, 0.04) == -inf
+    strict = difference(evidence, 0.99, one_sided=True).low
+    assert strict[-1] > -0.1
+    np.testing.assert_array_equal(ASYMPTOTIC(evidence, one_sided=True).low, strict)
+
+
 def test_the_control_variate_of_a_row_is_of_the_rewards_known_when_it_was_decided() -> None:
     n, rng = 400, np.random.default_rng(3)
     weight, reward = rng.choice([0.5, 3.0], n, p=[0.8, 0.2]), rng.uniform(size=n)
@@ -69,6 +113,7 @@ def test_the_control_variate_of_a_row_is_of_the_rewards_known_when_it_was_decide
     changed = replace(lagged, reward=np.where(np.arange(n) >= n - 50, 1.0 - reward, reward))
     rows = np.array([n - 50])
     assert difference(lagged, rows=rows).low == difference(changed, rows=rows).low
+    assert ASYMPTOTIC(lagged, rows=rows).low == ASYMPTOTIC(changed, rows=rows).low
     prompt = replace(lagged, known=np.arange(n))
     assert difference(prompt).low[-1] == difference(replace(prompt, learned=None, known=None)).low[-1]
 
@@ -168,6 +213,24 @@ def test_bounds_of_no_difference_seldom_exceed_zero(chance: float, quality: floa
         evidence = Evidence(weight, reward, (0.0, 1.0), 1.0 / chance if known else None)
         crossed += bool((difference(evidence, 0.9, one_sided=True).low > 0.0).any())
     assert crossed <= misses_allowed(runs, 0.1)
+
+
+def find_crossings(chance: float, quality: float, **options: bool) -> int:
+    """Return in how many of 100 logs of 2,000 rows a lower bound of no difference is ever above 0."""
+    crossed = 0
+    for rng in np.random.default_rng(2).spawn(100):
+        weight = (rng.random(2_000) < chance) / chance
+        reward = (rng.random(2_000) < quality).astype(np.float64)
+        evidence = Evidence(weight, reward, (0.0, 1.0), 1.0 / chance)
+        crossed += bool((difference(evidence, one_sided=True, **options).low > 0.0).any())
+    return crossed
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.1, 0.02, 0.005])
+@pytest.mark.parametrize("quality", [0.01, 0.5, 0.99])
+@pytest.mark.slow
+def test_the_asymptotic_bound_of_no_difference_seldom_exceeds_zero(chance: float, quality: float) -> None:
+    assert find_crossings(chance, quality, asymptotic=True) <= misses_allowed(100, 0.05)
 
 
 ONE: Floats = np.ones(3)
