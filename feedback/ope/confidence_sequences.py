@@ -154,7 +154,9 @@ class Bounds:
     high: Floats
 
 
-def value(evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None) -> Bounds:
+def value(
+    evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
+) -> Bounds:
     """Bound the value of the target at all rows at once.
 
     Args:
@@ -162,6 +164,7 @@ def value(evidence: Evidence, level: float = 0.95, *, rows: Integers | None = No
         level: Least probability that all bounds hold together, in (0, 1).
         rows: Numbers of rows after which bounds are computed, shape (k,), rising; by default all. Fewer are
             faster, and as wide.
+        one_sided: Whether the entire error probability is spent on the lower bound.
 
     Raises:
         ValueError: The level or a row number is out of its range.
@@ -171,7 +174,7 @@ def value(evidence: Evidence, level: float = 0.95, *, rows: Integers | None = No
     >>> bounds.low.round(3).tolist(), bounds.high.tolist()
     ([0.0, 0.982], [1.0, 1.0])
     """
-    return _bounds(evidence, 0.0, level, rows, one_sided=False)
+    return _bounds(evidence, 0.0, level, rows, one_sided=one_sided)
 
 
 def difference(
@@ -184,8 +187,8 @@ def difference(
 ) -> Bounds:
     """Bound the value of the target minus that of the logging policy; arguments and errors are as in `value`.
 
-    With `one_sided`, the entire error probability is spent on the lower bound. With `asymptotic`, most of it
-    goes to a bound that is closer, and whose level is reached as the effective rows grow.
+    With `asymptotic`, most of the error goes to a bound that is closer, and whose level is reached as the
+    effective rows grow.
 
     For a target that equals the logging policy, the bounds converge to 0 faster than those of
     either value:

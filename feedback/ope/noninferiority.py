@@ -6,7 +6,7 @@ The quality that was lost or gained and the dollars that were saved are means of
 the decisions made so far, bounded by confidence sequences (`armwise.feedback.ope.confidence_sequences`): the
 bounds may be read after every decision, and hold at all looks together. An error of `ERROR` is shared by the
 four ends and by all arms that could be the reference, so that the reference may be chosen from the data:
-half of it belongs to the lower end of quality, the one that says "no worse than".
+most of it belongs to the lower ends, which say "no worse than" and "at least".
 
 A session is one observation: its decisions may depend on each other. It has the decisions of an episode
 within `SESSION_S` of the first; later ones begin another. It counts once all of it is settled, so that what
@@ -46,8 +46,8 @@ from armwise.feedback.ope import confidence_sequences
 ERROR = 0.05
 """Largest probability that any end of any comparison ever fails, whichever arm is the reference."""
 
-LOWER_SHARE = 0.5
-"""Share of the error that the lower end of quality has; the three other ends share the rest."""
+QUALITY_SHARE, SAVED_SHARE = 0.5, 0.3
+"""Shares of the error that the lower ends of quality and of savings have; both upper ends share the rest."""
 
 SESSION_S = 3600.0
 """Seconds after the first decision of a session in which the episode continues it."""
@@ -504,7 +504,7 @@ class Counted:
         estimate, low, high = (float(np.clip(share * end, -span, span)) for end in ends)
         return estimate, low, high
 
-    def estimate_saved(self, paid: Floats, error: float) -> tuple[Ends, float] | None:
+    def estimate_saved(self, paid: Floats, errors: tuple[float, float]) -> tuple[Ends, float] | None:
         """Return the dollars saved by a decision, and the part of the estimate that few answers are.
 
         An answer of the reference counts up to the largest cost, so the lower end holds whatever it costs;
@@ -512,7 +512,7 @@ class Counted:
 
         Args:
             paid: Dollars of each decision, shape (n,); NaN: unknown.
-            error: Error of each end.
+            errors: Errors of the lower and the upper end.
         """
         rows = np.flatnonzero(self.priced)
         rows, largest = rows[np.argsort(self.row[rows])], self.largest_cost
@@ -525,8 +525,11 @@ class Counted:
             costs = np.where(unknown, missing, np.minimum(paid, largest))
             evidence = confidence_sequences.Evidence(weight, costs, (0.0, largest), reach)
             last = np.array([len(rows)])
-            found = confidence_sequences.value(evidence, 1.0 - 2.0 * error, rows=last)
-            return float(found.estimate[0]), float(found.low[0]), float(found.high[0])
+            low, above = (
+                confidence_sequences.value(some, 1.0 - error, rows=last, one_sided=True)
+                for some, error in zip((evidence, evidence.mirrored), errors, strict=True)
+            )
+            return float(low.estimate[0]), float(low.low[0]), largest - float(above.low[0])
 
         least, low, high = find_ends(0.0)
         most, _, high = find_ends(largest) if unknown.any() else (least, low, high)
@@ -608,7 +611,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     lower, other = share_error(sessions)
     rated, priced, largest = counted.rated, counted.priced, counted.largest_cost
     lead = counted.difference(quality, rated, rewards, (other, lower))
-    found = counted.estimate_saved(paid, other)
+    found = counted.estimate_saved(paid, (ERROR * SAVED_SHARE / len(sessions.names), other))
     if lead is None and found is None:
         raise NothingComparableError(
             f"the log has neither feedback nor dollars for decisions that could draw {reference}"
@@ -691,9 +694,9 @@ def trace_quality(
 
 
 def share_error(sessions: Sessions) -> tuple[float, float]:
-    """Return the error of the lower end of quality, and that of each other end."""
-    lower, n_arms = ERROR * LOWER_SHARE, len(sessions.names)
-    return lower / n_arms, (ERROR - lower) / 3.0 / n_arms
+    """Return the error of the lower end of quality, and that of each upper end."""
+    error = ERROR / len(sessions.names)
+    return QUALITY_SHARE * error, (1.0 - QUALITY_SHARE - SAVED_SHARE) / 2.0 * error
 
 
 def _negate(ends: Ends) -> Ends:

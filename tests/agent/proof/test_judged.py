@@ -221,8 +221,8 @@ def test_the_ends_of_an_audit_have_the_error_that_those_of_rated_answers_would_h
 
     monkeypatch.setattr(AnswerSample, "bound", note)
     audit(config, tmp_path)
-    lower = noninferiority.ERROR * noninferiority.LOWER_SHARE
-    assert errors == pytest.approx([lower / 2, (noninferiority.ERROR - lower) / 3 / 2]), "of two arms"
+    error = noninferiority.ERROR / 2
+    assert errors == pytest.approx([0.5 * error, 0.1 * error]), "of two arms"
 
 
 @pytest.mark.parametrize(
