@@ -197,7 +197,7 @@ def watch(world: World) -> Watched:
     return Watched(
         any(said.quality is not None and said.quality[1] >= -CLAIM for said, *_ in looks),
         all(_holds(said.quality, lead) for said, lead, _ in looks),
-        all(_holds(said.saved, saved) for said, _, saved in looks),
+        all(said.saved is None or said.saved[1] <= saved for said, _, saved in looks),
         looks[-1][0],
     )
 
@@ -225,18 +225,19 @@ def main(
         write_log(simulate(decisions, TRIED[-1], 0.0, seed=0).decisions, write)
         return
     print(f"{runs} fortnights of {decisions:,} decisions, {DAYS} looks each; the loss is {LOSS:g}\n")
-    print("| drawn at random | said to lose < .01 | quality held | savings held | width: quality | savings |")
+    print(
+        "| drawn at random | said to lose < .01 | quality held | savings held | width: quality | "
+        "estimate - least saved |"
+    )
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for share in TRIED:
         found = [
             watch(simulate(decisions, share, LOSS, seed))
             for seed in track(range(runs), f"{share:.0%}", transient=True)
         ]
-        widths = [(one.last.quality, one.last.saved) for one in found]
-        quality, saved = (
-            np.median([ends[2] - ends[1] for ends in column if ends is not None])
-            for column in zip(*widths, strict=True)
-        )
+        said = [one.last for one in found]
+        quality = np.median([one.quality[2] - one.quality[1] for one in said if one.quality is not None])
+        saved = np.median([one.saved[0] - one.saved[1] for one in said if one.saved is not None])
         print(
             f"| {share:.0%} | {sum(one.claimed for one in found)} of {runs} | "
             f"{sum(one.quality for one in found)} of {runs} | {sum(one.saved for one in found)} of {runs} | "

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 METHOD = "betting confidence sequences: importance-weighted, quality by session, beside dollars as paid"
 
-METHOD_VERSION = 4
+METHOD_VERSION = 5
 """Rises when the same rows give other figures."""
 
 LARGEST_FILE = 1 << 20

@@ -260,7 +260,7 @@ def state_dollars(one: ArmComparison) -> Statement:
     if one.saved is None or one.spent is None:
         none = "the log has no dollars, or too few draws have any."
         return Statement(about, one.reference, "What was saved is not known", none, silence="no_dollars")
-    saved, low, _ = (1000.0 * end for end in one.saved)
+    saved, low = (1000.0 * end for end in one.saved)
     spent, most, same = 1000.0 * one.spent, max(abs(saved), abs(low)), "per 1,000 of the same requests"
     size, least = write_dollars(abs(saved), most), write_dollars(abs(low), most)
     sure = f"at least {least} less" if low > 0.0 else f"at most {least} more"

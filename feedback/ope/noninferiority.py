@@ -5,7 +5,7 @@
 The quality that was lost or gained and the dollars that were saved are means of conditional expectations over
 the decisions made so far, bounded by confidence sequences (`armwise.feedback.ope.confidence_sequences`): the
 bounds may be read after every decision, and hold at all looks together. An error of `ERROR` is shared by the
-four ends and by all arms that could be the reference, so that the reference may be chosen from the data:
+three ends and by all arms that could be the reference, so that the reference may be chosen from the data:
 most of it belongs to the lower ends, which say "no worse than" and "at least".
 
 A session is one observation: its decisions may depend on each other. It has the decisions of an episode
@@ -20,7 +20,7 @@ decisions of a session count in quality, and the largest cost that counts in ful
 Only decisions that could have drawn the reference count, with a propensity above 0 on record.
 
     dollars   What was served cost what it cost: that is a sum, not an estimate. Only what the reference would
-              have cost is bounded, by its draws. Where a cost is unknown, each end takes the worse case.
+              have cost is bounded, by its draws. Where a cost is unknown, the worse case counts.
               Nothing is said where a few answers decide, or where an arm that takes a conversation over
               pays for what its cache lacks: alone, it would not.
     quality   That of decisions with feedback. Nothing is said where feedback does not come as often whichever
@@ -46,8 +46,8 @@ from armwise.feedback.ope import confidence_sequences
 ERROR = 0.05
 """Largest probability that any end of any comparison ever fails, whichever arm is the reference."""
 
-QUALITY_SHARE, SAVED_SHARE = 0.5, 0.3
-"""Shares of the error that the lower ends of quality and of savings have; both upper ends share the rest."""
+QUALITY_SHARE, SAVED_SHARE = 0.5, 0.4
+"""Shares of the error that the lower ends of quality and of savings have; the rest is above quality."""
 
 SESSION_S = 3600.0
 """Seconds after the first decision of a session in which the episode continues it."""
@@ -151,7 +151,8 @@ class ArmComparison:
             `quality_unsaid` says why.
         priced: Decisions that count in the savings.
         spent: Mean dollars of these decisions, as far as known; None without savings.
-        saved: Dollars of a decision with the reference, minus those as served; None: not enough are known, or
+        saved: Dollars of a decision with the reference, minus those as served, and the lower end of that. No
+            upper end: nothing bounds what an answer of the reference may cost. None: not enough are known, or
             `dollars_unsaid` says why.
         largest_cost: Dollars up to which an answer of the reference counts in full; None without savings.
         cut: Decisions among `priced` that were dearer.
@@ -179,7 +180,7 @@ class ArmComparison:
     quality: Ends | None
     priced: NonNegativeInt
     spent: FiniteFloat | None
-    saved: Ends | None
+    saved: tuple[FiniteFloat, FiniteFloat] | None
     largest_cost: FiniteFloat | None
     cut: NonNegativeInt
     beyond_largest: FiniteFloat
@@ -504,15 +505,15 @@ class Counted:
         estimate, low, high = (float(np.clip(share * end, -span, span)) for end in ends)
         return estimate, low, high
 
-    def estimate_saved(self, paid: Floats, errors: tuple[float, float]) -> tuple[Ends, float] | None:
-        """Return the dollars saved by a decision, and the part of the estimate that few answers are.
+    def estimate_saved(self, paid: Floats, error: float) -> tuple[tuple[float, float], float] | None:
+        """Return the dollars saved by a decision, their lower end, and the part that few answers are.
 
-        An answer of the reference counts up to the largest cost, so the lower end holds whatever it costs;
-        the upper end, if none costs more. Where a cost is unknown, each end takes the worse case.
+        An answer of the reference counts up to the largest cost, so the lower end holds whatever it costs.
+        Where a cost is unknown, it takes the worse case.
 
         Args:
             paid: Dollars of each decision, shape (n,); NaN: unknown.
-            errors: Errors of the lower and the upper end.
+            error: Error of the lower end.
         """
         rows = np.flatnonzero(self.priced)
         rows, largest = rows[np.argsort(self.row[rows])], self.largest_cost
@@ -521,24 +522,21 @@ class Counted:
         paid, weight = paid[rows], self.weight[rows]
         reach, unknown = None if self.reach is None else self.reach[rows], np.isnan(paid)
 
-        def find_ends(missing: float) -> tuple[float, float, float]:
+        def bound(missing: float) -> tuple[float, float]:
             costs = np.where(unknown, missing, np.minimum(paid, largest))
             evidence = confidence_sequences.Evidence(weight, costs, (0.0, largest), reach)
             last = np.array([len(rows)])
-            low, above = (
-                confidence_sequences.value(some, 1.0 - error, rows=last, one_sided=True)
-                for some, error in zip((evidence, evidence.mirrored), errors, strict=True)
-            )
-            return float(low.estimate[0]), float(low.low[0]), largest - float(above.low[0])
+            found = confidence_sequences.value(evidence, 1.0 - error, rows=last, one_sided=True)
+            return float(found.estimate[0]), float(found.low[0])
 
-        least, low, high = find_ends(0.0)
-        most, _, high = find_ends(largest) if unknown.any() else (least, low, high)
+        least, low = bound(0.0)
+        most, _ = bound(largest) if unknown.any() else (least, low)
         known = float(np.where(unknown, 0.0, paid).mean())
         dear = np.maximum(np.where(unknown, 0.0, paid) - largest, 0.0)
         few = max(float(dear.mean()), float(weight @ dear) / len(rows))
         spent_at_most = known + largest * float(unknown.mean())
         estimate = (least + most - known - spent_at_most) / 2.0 + float(weight @ dear) / len(rows)
-        return (estimate, low - spent_at_most, high - known), few
+        return (estimate, low - spent_at_most), few
 
 
 def count(sessions: Sessions, reference: str) -> Counted:
@@ -611,7 +609,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     lower, other = share_error(sessions)
     rated, priced, largest = counted.rated, counted.priced, counted.largest_cost
     lead = counted.difference(quality, rated, rewards, (other, lower))
-    found = counted.estimate_saved(paid, (ERROR * SAVED_SHARE / len(sessions.names), other))
+    found = counted.estimate_saved(paid, ERROR * SAVED_SHARE / len(sessions.names))
     if lead is None and found is None:
         raise NothingComparableError(
             f"the log has neither feedback nor dollars for decisions that could draw {reference}"
@@ -694,9 +692,9 @@ def trace_quality(
 
 
 def share_error(sessions: Sessions) -> tuple[float, float]:
-    """Return the error of the lower end of quality, and that of each upper end."""
+    """Return the errors of the lower and of the upper end of quality."""
     error = ERROR / len(sessions.names)
-    return QUALITY_SHARE * error, (1.0 - QUALITY_SHARE - SAVED_SHARE) / 2.0 * error
+    return QUALITY_SHARE * error, (1.0 - QUALITY_SHARE - SAVED_SHARE) * error
 
 
 def _negate(ends: Ends) -> Ends:

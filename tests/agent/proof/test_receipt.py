@@ -97,9 +97,9 @@ def test_savings_and_quality_hold_the_truth_beside_the_dearest_arm(tmp_path: Pat
     saved = USD[2] - sum(p * usd for p, usd in zip(P, USD, strict=True))
     lost = sum(p * right for p, right in zip(P, RIGHT, strict=True)) - RIGHT[2]
     for ends, truth in ((figures["saved"], saved), (figures["quality"], lost)):
-        estimate, low, high = ends
-        assert low < truth < high
-        assert low < estimate < high
+        estimate, low, *high = ends
+        assert low < truth < min([*high, inf])
+        assert low < estimate < min([*high, inf])
     printed = run(log)
     assert "less per 1,000 than if dear had answered each of them (estimate: $" in printed
     assert "1,400 decisions (" in printed
@@ -364,7 +364,7 @@ def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
     ("field", "value", "difference"),
     [
         ("figures.quality.1", 0.5, "quality: ("),
-        ("figures.saved.2", 0.5, "saved: ("),
+        ("figures.saved.1", 0.5, "saved: ("),
         ("figures.reference", "mid", "saved: ("),
         ("figures.decisions", 7, "decisions: 7 on the receipt, 1200 from the log"),
         ("figures.largest_cost", None, "largest_cost: nothing on the receipt"),
@@ -450,7 +450,7 @@ def test_figures_that_a_receipt_cannot_have_are_refused(
 def figures(**fields: Any) -> ArmComparison:
     known: dict[str, Any] = {
         "reference": "dear", "n_arms": 2, "decisions": 1000, "sessions": 400, "drawn": 50, "served": 0.7,
-        "quality": (0.01, -0.02, 0.03), "priced": 1000, "spent": 0.002, "saved": (0.01, 0.008, 0.012),
+        "quality": (0.01, -0.02, 0.03), "priced": 1000, "spent": 0.002, "saved": (0.01, 0.008),
         "largest_cost": 0.5, "cut": 0, "beyond_largest": 0.0, "unpriced": 0, "dollars_unsaid": None,
         "quality_unsaid": None, "rated": None, "session_limit": 4, "beyond": 0, "scale": 100,
         "first_at": BEGIN, "last_at": BEGIN + 1.0,
@@ -475,9 +475,9 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
     [
         ({}, "same 1,000 requests cost at least $8.00 less per 1,000 than if dear had answered each of them"),
         ({}, "(estimate: $10.00 less). They cost $2.00 per 1,000. Not counted: what a longer answer"),
-        ({"saved": (0.0, -0.001, 0.002)}, "cost at most $1.00 more per 1,000 than if"),
-        ({"saved": (-0.01, -0.012, -0.008)}, "cost at most $12.00 more per 1,000 than if"),
-        ({"saved": (-0.01, -0.012, -0.008)}, "(estimate: $10.00 more)"),
+        ({"saved": (0.0, -0.001)}, "cost at most $1.00 more per 1,000 than if"),
+        ({"saved": (-0.01, -0.012)}, "cost at most $12.00 more per 1,000 than if"),
+        ({"saved": (-0.01, -0.012)}, "(estimate: $10.00 more)"),
         ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than rated answers of dear have"),
         ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower), at 70.0 of 100."),
         ({"quality": (0.0, -0.0221, 0.0321)}, "0.0 points of 100 higher than"),
@@ -519,7 +519,7 @@ def test_names_of_arms_can_do_no_harm() -> None:
     [
         ({}, "#2e7d32"),
         ({"quality": (0.0, -0.021, 0.1)}, "#b26a00"),
-        ({"saved": (0.01, -0.001, 0.02)}, "#b26a00"),
+        ({"saved": (0.01, -0.001)}, "#b26a00"),
         ({"quality": None}, "#555555"),
     ],
 )

@@ -235,7 +235,7 @@ def test_unknown_costs_count_as_the_worse_case_at_each_end() -> None:
     assert found.unpriced == lost[counted.row[counted.priced]].sum()
     assert found.saved is not None
     assert whole.saved is not None
-    assert found.saved[1] < whole.saved[1] < whole.saved[2] < found.saved[2]
+    assert found.saved[1] < whole.saved[1]
     served = lost & ~Sessions(made).drew("a")  # what the reference costs is known
     only = compare(Sessions(replace(made, usd=np.where(served, np.nan, made.usd))), "a")
     assert only.saved is not None
@@ -390,19 +390,19 @@ def test_feedback_that_depends_on_the_arm_is_found() -> None:
 
 
 def test_the_ends_are_those_of_the_differences_on_what_counts() -> None:
-    """Of the error the lower end of quality has half, that of savings .3, each upper end .1; for two arms."""
+    """Of the error the lower end of quality has half, that of savings .4, the upper one .1; for two arms."""
     made = table(900)
     found, late = compare(Sessions(made), "a"), slice(SCALE_SESSIONS, None)
     weight = np.where(Sessions(made).drew("a"), 1.0 / 0.3, 0.0)
     rows = Evidence(weight[late], made.reward[late], (0.0, 1.0), 1.0 / 0.3)
-    lower, saved, other = 0.5 * ERROR / 2, 0.3 * ERROR / 2, 0.1 * ERROR / 2
+    lower, saved, other = 0.5 * ERROR / 2, 0.4 * ERROR / 2, 0.1 * ERROR / 2
     estimate, low, high = unit_difference(rows, np.arange(800), 1, (other, lower))
     assert found.quality == pytest.approx((-estimate, -high, -low))
     counted = count(Sessions(made), "a")
     paid = Evidence(weight[counted.priced], made.usd[counted.priced], (0.0, counted.largest_cost), 1.0 / 0.3)
     n, spent = int(counted.priced.sum()), made.usd[counted.priced].mean()
     would = value(paid, 1.0 - 2.0 * saved, rows=np.array([n]))
-    ends = would.estimate[0], would.low[0], value(paid, 1.0 - 2.0 * other, rows=np.array([n])).high[0]
+    ends = would.estimate[0], would.low[0]
     assert found.saved == pytest.approx([end - spent for end in ends])
     assert (found.decisions, found.sessions, found.priced, found.scale) == (800, 800, n, SCALE_SESSIONS)
     assert found.served == pytest.approx(made.reward[late].mean())
@@ -501,7 +501,7 @@ def test_a_claim_is_made_where_it_is_true() -> None:
     assert said.quality[1] > -2 * CLAIM
     assert said.quality[1] <= lead <= said.quality[2]
     assert said.saved is not None
-    assert 0.0 < said.saved[1] <= saved <= said.saved[2]
+    assert 0.0 < said.saved[1] <= saved
 
 
 @pytest.mark.slow
