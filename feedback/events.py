@@ -248,7 +248,8 @@ class Decision:
     @property
     def miss_usd(self) -> float:
         """Extra dollars that the drawn arm is expected to cost because of cache misses."""
-        return float(self.steps.get("cache", {}).get("usd", {}).get(self.drawn, 0.0))
+        cache = self.steps.get("cache")
+        return float(cache.get("usd", {}).get(self.drawn, 0.0)) if cache else 0.0
 
     @property
     def propensity(self) -> float:

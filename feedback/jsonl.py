@@ -106,13 +106,16 @@ def read_export(path: Path) -> Iterator[Example]:
     return (example for _, example in number_export(path))
 
 
-def number_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterator[tuple[int, Example]]:
+def number_export(
+    path: Path, wanted: Callable[[int], object] = bool, known: dict[int, Example] | None = None
+) -> Iterator[tuple[int, Example]]:
     """Yield the examples of the exports in a file with the numbers of their lines, one in memory at a time.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
         wanted: Whether the line of a number, from 1 on, is read; others but the first of each export are
             skipped. By default all are read.
+        known: Examples that were read before, by the numbers of their lines; each is taken out of it.
 
     Raises:
         ExchangeError: The file cannot be read, is truncated, has a line that is not an example, is of a
@@ -136,7 +139,7 @@ def number_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterato
         elif count and not wanted(number):
             count += 1
         else:
-            example = _example(line, where)
+            example = (known.pop(number, None) if known else None) or _example(line, where)
             if count == 0:
                 shift = last if example.seq <= last else 0
             count += 1
@@ -171,6 +174,18 @@ def find_examples(path: Path, wanted: Callable[[Decision], bool], *, plainly: bo
 
 _NOT_DRAWN = (b"\\", *(f'"{name}"'.encode() for name in (LABELS, *Mode) if name != Mode.EXPLORE))
 """What a line has of which the decision was not drawn, or of which names are written with escapes."""
+
+
+def count_lines(path: Path) -> tuple[int, int]:
+    """Return how many lines a file has at most, and how many bytes, unpacked. Raises ExchangeError."""
+    n_lines = n_bytes = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            while block := file.read(1 << 20):
+                n_lines, n_bytes = n_lines + block.count(b"\n"), n_bytes + len(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ExchangeError(f"{path} cannot be read after line {n_lines}: {error}") from error
+    return n_lines + 1, n_bytes
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -401,7 +416,8 @@ def _check_date(d: Decision) -> Iterator[str]:
 
 def _not_finite(example: Example) -> Iterator[str]:
     d, context = example.decision, example.decision.context
-    total = sum(example.metrics.values()) + d.decided_at + d.deadline + sum(_list_numbers(d.steps))
+    total = sum(example.metrics.values()) + d.decided_at + d.deadline
+    total += sum(_list_numbers(d.steps)) if d.steps else 0.0
     total += sum(context.features.values()) + sum(context.embedding)
     if math.isfinite(total + sum(sum(features.values()) for features in context.arms.values())):
         return  # a sum is fast, and not finite if a number is not

@@ -23,15 +23,17 @@ from armwise.feedback.events import LABELS, Decision, Example, Mode
 from armwise.feedback.jsonl import (
     ExchangeError,
     Header,
+    count_lines,
     find_examples,
     number_export,
-    read_export,
     read_headers,
-    read_lines,
 )
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import Settled, find_settled, read_examples
+
+KEPT = 64 << 20
+"""Bytes of text whose examples an `ExportSource` keeps: reading JSON takes most of the time of a replay."""
 
 REPORTED = 4096
 """Examples of a file that are read at a time."""
@@ -155,10 +157,12 @@ class ExportSource(TrainingLog):
 
     Args:
         path: The file.
+        keeps: Whether `blocks` is read after `sample`, which then keeps what it reads, up to `KEPT` of text.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, keeps: bool = False) -> None:
+        self._path, self._keeps = path, keeps
+        self._known: dict[int, Example] = {}
 
     def applicable_rule(self, configured: RewardRule) -> RewardRule:
         """Return the configured rule, or the rule of the file if none of its metrics is configured.
@@ -166,11 +170,11 @@ class ExportSource(TrainingLog):
         Raises:
             ExchangeError: The file cannot be read.
         """
-        rules = {header.reward.model_dump_json(): header.reward for header in self._headers}
+        rules = {header.reward.model_dump_json(): header.reward for header in self.headers}
         metrics = {name for rule in rules.values() for name in rule.metrics}
         if len(rules) > 1 or not metrics or metrics & configured.metrics.keys():
             return configured
-        return self._headers[0].reward
+        return self.headers[0].reward
 
     @override
     def blocks(
@@ -182,7 +186,7 @@ class ExportSource(TrainingLog):
         contexts: bool = False,
     ) -> Iterator[tuple[Decisions, Iterable[Example]]]:
         """Raises ExchangeError, such as if the rule declares no metric of the file."""
-        metrics = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
+        metrics = {name: metric for header in self.headers for name, metric in header.reward.metrics.items()}
         if metrics and rule.default is None and not metrics.keys() & rule.metrics.keys():
             document = {
                 name: metric.model_dump(mode="json", exclude_defaults=True)
@@ -192,7 +196,8 @@ class ExportSource(TrainingLog):
                 f"{self._path} has the metrics {', '.join(metrics)}, but none of them is configured; "
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
-        rest, done = (one for one in read_export(self._path) if one.seq > selection.after), 0
+        lines = number_export(self._path, known=self._known)
+        rest, done = (one for _, one in lines if one.seq > selection.after), 0
         while chunk := list(islice(rest, REPORTED)):
             done += len(chunk)
             for decisions in tabulate(chunk, rule, selection):
@@ -205,19 +210,28 @@ class ExportSource(TrainingLog):
         self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback
     ) -> Iterator[Decisions]:
         selection, done = replace(selection, after=0), 0
-        stretches, wanted = None, np.ones(sum(1 for _ in read_lines(self._path)) + 1, dtype=np.bool_)
+        n_lines, n_bytes = count_lines(self._path)
+        stretches, wanted = None, np.ones(n_lines + 1, dtype=np.bool_)
         if len(wanted) > log_columns.CHECKED:
             stretches = log_columns.spread_stretches(self._find_draws(selection))
         if stretches is not None:
             wanted[:] = False
             for first, last in stretches:
                 wanted[first : last + 1] = True
-        lines = number_export(self._path, wanted.__getitem__)
-        examples = (one for number, one in lines if wanted[number])
+        most = KEPT * n_lines // n_bytes if self._keeps and len(self.headers) == 1 else 0
+        examples = self._read_wanted(wanted.tolist(), most)
         for part in tabulate(examples, rule, selection, self.settled.before):
             yield part.where(part.match(selection))
             done += len(part)
             on_progress("decisions", done, None)
+
+    def _read_wanted(self, wanted: list[bool], most: int) -> Iterator[Example]:
+        """Yield the examples of some lines, and keep some of them."""
+        for number, one in number_export(self._path, wanted.__getitem__):
+            if wanted[number]:
+                if len(self._known) < most:
+                    self._known[number] = one
+                yield one
 
     def _find_draws(self, selection: Selection) -> Integers:
         """Return the numbers of the lines of the selected draws."""
@@ -232,15 +246,15 @@ class ExportSource(TrainingLog):
     @override
     def settled(self) -> Settled:
         """Raises ExchangeError."""
-        return Settled(min(inf if header.settled is None else header.settled for header in self._headers))
+        return Settled(min(inf if header.settled is None else header.settled for header in self.headers))
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
-        return [remark for header in self._headers for remark in differences(header.reward, rule)]
+        return [remark for header in self.headers for remark in differences(header.reward, rule)]
 
     @cached_property
-    def _headers(self) -> list[Header]:
-        """Headers of all exports in the file."""
+    def headers(self) -> list[Header]:
+        """Headers of all exports in the file. Raises ExchangeError."""
         return list(read_headers(self._path))
 
 

@@ -2,7 +2,7 @@
 
 import gc
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from armwise.agent.cli.options import (
 )
 from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, spell_out
 from armwise.arms.base import is_name
-from armwise.feedback.jsonl import read_headers
+from armwise.feedback.jsonl import Header
 from armwise.feedback.log import Store
 from armwise.feedback.sources import ExportSource, LogSource
 
@@ -86,8 +86,9 @@ def replay(
                 "one of them out"
             )
         request = EvaluationRequest.model_validate({**given, **_parse_options(given)})
+        exported = ExportSource(export or Path(), keeps=True)
         if export is not None and config == CONFIG and not config.exists():
-            config, settings = export, derive_config(export)
+            config, settings = export, derive_config(export, exported.headers)
         else:
             settings = with_log(config, without=()) if export is None else load(config)
         notes = list[str]()
@@ -100,7 +101,6 @@ def replay(
                     source = LogSource(store, settings.reward)
                     document = evaluation.replay(settings, request, source, store, on_progress, map_blocks)
             else:
-                exported = ExportSource(export)
                 rule = exported.applicable_rule(settings.reward)
                 if rule is not settings.reward:
                     settings = settings.model_copy(update={"reward": rule})
@@ -132,7 +132,7 @@ def _frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def derive_config(export: Path) -> "AppConfig":
+def derive_config(export: Path, headers: Sequence[Header]) -> "AppConfig":
     """Return a configuration with the rewards and the arms of a file, for one who has no other.
 
     Raises:
@@ -140,7 +140,6 @@ def derive_config(export: Path) -> "AppConfig":
     """
     from armwise.agent.config import ConfigError, parse
 
-    headers = list(read_headers(export))
     rules = {header.reward.model_dump_json(): header.reward for header in headers}
     rule = headers[0].reward
     if len(rules) > 1 or not rule.metrics:

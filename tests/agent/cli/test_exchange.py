@@ -349,7 +349,9 @@ def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     )
     assert mine["estimates"] == theirs["estimates"]
     assert list(tmp_path.glob(".armwise*")) == [], "no home is made"
-    assert set(derive_config(path).actions) == set(ARMS), "each arm whose name may be configured"
+    assert set(derive_config(path, [*read_headers(path)]).actions) == set(ARMS), (
+        "each arm whose name may be configured"
+    )
 
 
 def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
