@@ -173,8 +173,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("verb", ESTIMATE)
-@pytest.mark.parametrize(("name", "content", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("verb", "name", "content", "message"),
+    [
+        pytest.param(verb, *wrong, id=f"{verb}: {what}")
+        for verb in ESTIMATE
+        for what, wrong in WRONG.items()
+        if (verb, what) != ("audit", "a log of another system")  # which it reads
+    ],
+)
 def test_a_wrong_request_exits_with_2_from_each_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, name: str, content: str | None, message: str
 ) -> None:
