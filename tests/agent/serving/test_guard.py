@@ -26,6 +26,7 @@ from armwise.feedback.guard import Fall, GuardSpec, Returned, make_key
 from armwise.feedback.log import Operation, operations
 from armwise.feedback.training_log.summary import LogSums
 from tests.agent.asking import look_up, tell
+from tests.agent.evaluation.test_evaluate import evaluated, of
 from tests.agent.fakes import CONFIG, Preferring, Service
 from tests.agent.serving.test_turn import ARMS, MemoryLog, a_loop
 from tests.agent.turns import draw, make_decider, verify
@@ -191,6 +192,11 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
         marks = (await service.client.get("/console")).text
         assert "Guard: Class &#39;tax&#39; went back to dense" in marks
         store, rule = service.replica.store, service.config.reward
+        report = evaluated(service.config, store, "configured", estimators=["ips"], gate=True)
+        verdict = of(report, "configured")["verdict"]
+        assert verdict is not None
+        assert (verdict["figures"]["checked"], verdict["figures"]["mismatched"]) == (118, 0)
+        assert verdict["figures"]["gain"] == pytest.approx(0.0, abs=1e-12), "it is what served, guard and all"
         (mark,) = read_marks(store, rule, LogSums(), named=False)
         assert mark.what.startswith("Guard: A class of requests went back to dense")
         assert "task=tax" not in str(second[0]["guard"])
