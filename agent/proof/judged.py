@@ -33,7 +33,7 @@ from armwise.arms.llm import (
 from armwise.arms.llm.pricing import Bound, most_tokens
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import describe_error
-from armwise.feedback.events import UNRECOVERED
+from armwise.feedback.events import UNRECOVERED, Status
 from armwise.feedback.log import Store
 from armwise.feedback.log.second_answers import list_answers
 from armwise.feedback.ope import judged_answers, noninferiority
@@ -111,7 +111,7 @@ def offer_audit(config: "AppConfig", sessions: Sessions, reference: str, model: 
 
 
 def read_answers(config: "AppConfig", sessions: Sessions, sample: AnswerSample) -> list[Answer | None]:
-    """Return the drawn answers with their texts; None: the text is gone, or it is no single text.
+    """Return the drawn answers with their texts; None: the text is gone, not complete, or no single text.
 
     Raises:
         ValueError: The log has the texts of too few.
@@ -125,8 +125,10 @@ def read_answers(config: "AppConfig", sessions: Sessions, sample: AnswerSample) 
         question, execution = found.get(seq, ("", None))
         if execution is not None and execution.status in UNRECOVERED:
             answers.append((question, ""))
+        elif execution is None or execution.status is Status.CANCELLED:
+            answers.append(None)  # it is not complete
         else:
-            text = (execution and execution.answer) or ""
+            text = execution.answer or ""
             answers.append((question, text) if question and text and is_text(text) else None)
     gone = answers.count(None)
     if gone > (1.0 - LEAST_READABLE) * len(answers):

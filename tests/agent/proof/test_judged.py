@@ -17,7 +17,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.proof import judged, read_receipt
 from armwise.agent.proof.judged import AnswerAudit
 from armwise.agent.proof.statements import state_audited
-from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.llm import Chunk, GeneratorError, LateWriter, Prompt
 from armwise.feedback.arrays import Floats
 from armwise.feedback.events import Status
 from armwise.feedback.log import Store, second_answers
@@ -196,17 +196,18 @@ def test_the_sentence_rounds_the_range_away_from_the_estimate_and_counts_what_ha
     assert "without a grade" not in better.text
 
 
-def test_an_answer_that_failed_has_the_worst_grade_without_a_judge(
-    config: Path, store: Store, tmp_path: Path, judge: type[Judge]
+@pytest.mark.parametrize(("status", "expected"), [(Status.LLM_FAILED, 0.0), (Status.CANCELLED, None)])
+def test_an_answer_that_failed_has_the_worst_grade_and_one_that_nobody_waited_for_has_none(
+    config: Path, store: Store, tmp_path: Path, judge: type[Judge], status: Status, expected: float | None
 ) -> None:
     fill(store, WORLD, 600, seed=3)
+    e = t.executions.c
     with store.writing() as connection:
-        connection.execute(
-            sa.update(t.executions).where(t.executions.c.served == "none").values(status=Status.LLM_FAILED)
-        )
+        some = sa.update(t.executions).where(e.served == "none", e.decision_id.like("d1%"))
+        connection.execute(some.values(status=status))
     grades = [grade for _, grade in audit(config, tmp_path)["grades"]]
-    assert set(grades) == {0.0, 0.8}
-    assert sum(judge.prompts.values()) == grades.count(0.8)
+    assert {*grades} == {0.5, 0.8, expected}
+    assert sum(judge.prompts.values()) == len(grades) - grades.count(expected)
 
 
 def test_the_ends_of_an_audit_have_the_error_that_those_of_rated_answers_would_have(
@@ -236,6 +237,20 @@ def test_a_judge_of_no_use_ends_the_audit(
     monkeypatch.setattr(judge, "replies", {"": reply})
     assert message in prove(config, "--audit", 200, code=1)
     assert sum(judge.prompts.values()) <= 2 * judged.AT_ONCE, "a grade that cannot be read is asked for twice"
+
+
+def test_a_model_of_the_configuration_judges(
+    config: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged, "LateWriter", LateWriter)
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["llms"]["jury"]["default"] = '{"score": 7}'
+    config.write_text(yaml.safe_dump(document))
+    fill(store, WORLD, 600, seed=3)
+    found = audit(config, tmp_path)
+    assert {grade for _, grade in found["grades"]} == {0.7}
+    assert 0.0 < found["spent"] < 0.1
+    assert found["quality"][1] < 0.0 < found["quality"][2]
 
 
 def test_texts_that_are_gone_are_said_with_the_remedy(config: Path, store: Store, judge: type[Judge]) -> None:
