@@ -33,7 +33,6 @@ from armwise.agent.proof.documents import Stated
 from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, decide_now
 from armwise.agent.serving import arm_infos
 from armwise.agent.serving.replica import name_models
-from armwise.agent.topics import LEAST, find_topics
 from armwise.agent.turn import (
     AnswerWriter,
     ArmHealth,
@@ -83,12 +82,6 @@ EVERYTHING = "all"
 
 UNNAMED = "(none)"
 """Name of the class of requests without the field that names classes."""
-
-TOPICS = "topics"
-"""Stands for the topics of the questions, instead of a field that names classes."""
-
-MOST_GROUPED = 20_000
-"""Most requests that are grouped by topic: their words are compared in memory."""
 
 WRAPPERS = ("body", "params", "request")
 """Keys under which batch files and logs keep the body of a request."""
@@ -158,14 +151,12 @@ def read_requests(path: Path, by: str, most_chars: int, each: str = "", seed: in
             continue
         name = name_class(document, each) if each else UNNAMED
         conversation = str(number) if name == UNNAMED else f"in {name}"
-        of_class = name_class(document, by) if by and by != TOPICS else EVERYTHING
+        of_class = name_class(document, by) if by else EVERYTHING
         one = sampling.uniform_from(ask.decision_id, f"{seed}/each"), of_class, ask
         left_out["share a conversation with a request that is drawn"] += conversation in drawn
         drawn[conversation] = min(one, drawn.get(conversation, one), key=itemgetter(0))
     for _, of_class, ask in drawn.values():
         found[of_class].append(ask)
-    if by == TOPICS:
-        found = _group_by_topic(found[EVERYTHING])
     if not found:
         why = "; ".join(f"{n:,} lines {why}" for why, n in left_out.items())
         raise ValueError(f"{path}: no request was found; {why or 'the file is empty'}")
@@ -175,18 +166,6 @@ def read_requests(path: Path, by: str, most_chars: int, each: str = "", seed: in
     return RequestFile(
         digest.hexdigest(), tuple(names), tuple(tuple(found[name]) for name in names), +left_out
     )
-
-
-def _group_by_topic(asks: Sequence[Ask]) -> defaultdict[str, list[Ask]]:
-    """Return requests by the topic of their question. Raises ValueError if there are too many or too few."""
-    if len(asks) > MOST_GROUPED:
-        raise ValueError(f"--by {TOPICS}: {len(asks):,} requests, but at most {MOST_GROUPED:,} are grouped")
-    found = defaultdict[str, list[Ask]](list)
-    for ask, name in zip(asks, find_topics([ask.question for ask in asks]), strict=True):
-        found[UNNAMED if name is None else name].append(ask)
-    if len(found) == 1:
-        raise ValueError(f"--by {TOPICS}: {len(asks):,} requests are too few: {LEAST} with words are needed")
-    return found
 
 
 def read_ask(document: Any, name: str, most_chars: int) -> Ask | str:

@@ -90,9 +90,7 @@ def prove(
     budget: Annotated[float, typer.Option("--budget", help="Most dollars for answers and verdicts.")] = 5.0,
     by: Annotated[
         str,
-        typer.Option(
-            "--by", help="Field of a request that names its class, such as metadata.task, or topics."
-        ),
+        typer.Option("--by", help="Field of a request that names its class, such as metadata.task."),
     ] = "",
     each: Annotated[
         str,

@@ -400,7 +400,7 @@ def test_the_text_rounds_each_end_of_the_points_away_from_the_estimate(world: Wo
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--by", "topics"), "need --challenger"),
+        (("--by", "task"), "need --challenger"),
         (("--challenger", "small", "--badge", "badge.svg"), "--badge and --audit are of a receipt"),
     ],
 )
@@ -618,23 +618,6 @@ def test_requests_without_the_field_are_a_class_of_their_own(tmp_path: Path) -> 
     path.write_text("".join(json.dumps(one) + "\n" for one in documents))
     found = read_requests(path, "task", 100)
     assert (found.classes, found.sizes) == (("x", "(none)"), (2, 1))
-
-
-def test_topics_of_the_questions_are_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, texts = tmp_path / "requests.jsonl", ("which river is long", "prove a theorem", "translate a poem")
-    path.write_text("".join(json.dumps({"query": f"{texts[n % 3]} {n}"}) + "\n" for n in range(90)))
-    found = read_requests(path, "topics", 100)
-    assert found.sizes == (30, 30, 30)
-    for name, asks in zip(found.classes, found.asks, strict=True):
-        assert all(word in ask.question for ask in asks for word in name.split(", "))
-    monkeypatch.setattr(collecting, "MOST_GROUPED", 90)
-    assert read_requests(path, "topics", 100) == found
-    monkeypatch.setattr(collecting, "MOST_GROUPED", 89)
-    with pytest.raises(ValueError, match="90 requests, but at most 89"):
-        read_requests(path, "topics", 100)
-    path.write_text('{"query": "which river is long?"}\n')
-    with pytest.raises(ValueError, match="too few: 30 "):
-        read_requests(path, "topics", 100)
 
 
 @pytest.mark.parametrize(
