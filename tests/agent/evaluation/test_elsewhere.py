@@ -118,6 +118,11 @@ def test_the_blocks_of_others_hold_what_labels_taught(logged: tuple[AppConfig, S
     assert version["excluded"]["learned by version 1"] > 0
 
 
+def test_the_share_of_a_canary_comes_back_from_others(logged: tuple[AppConfig, Store]) -> None:
+    found = document(logged, last_first, candidates=["canary:1"], gate=True)["candidates"][-1]["verdict"]
+    assert found["canary_share"] == pytest.approx(0.3)
+
+
 def test_candidates_that_learn_are_never_mapped(logged: tuple[AppConfig, Store]) -> None:
     def never(*_: object) -> Iterator[ReplayedBlock]:
         raise AssertionError
