@@ -40,7 +40,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, NonNegativeInt
 
 from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers
 from armwise.feedback.decisions import Decisions, encode
-from armwise.feedback.events import LABELS, Mode
+from armwise.feedback.events import LABELS, Mode, Status
 from armwise.feedback.ope import confidence_sequences
 
 ERROR = 0.05
@@ -614,7 +614,10 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         raise NothingComparableError(
             f"the log has neither feedback nor dollars for decisions that could draw {reference}"
         )
-    answered, more = counted.inside & counted.late & (rated | ~np.isnan(paid)), None
+    known = (
+        rated | ~np.isnan(paid) | sessions.rows.draw.each(lambda key: key.status == Status.OK)[counted.row]
+    )
+    answered, more = counted.inside & counted.late & known, None
     if not rated[answered].all():
         more = counted.difference(rated.astype(np.float64), answered, (0.0, 1.0), (other, other))
     dollars_unsaid = quality_unsaid = None

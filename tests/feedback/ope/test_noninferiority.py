@@ -282,6 +282,15 @@ def test_dollars_are_compared_only_if_an_arm_that_was_idle_costs_no_more(
     assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is said
 
 
+def test_missing_costs_do_not_make_an_arm_look_rated_more_often() -> None:
+    """An answer that is neither rated nor priced was given all the same."""
+    made, rng = table(6000), np.random.default_rng(5)
+    lost = ~Sessions(made).drew("a") & (rng.random(6000) < 0.5)
+    reward = np.where(rng.random(6000) < 0.5, made.reward, np.nan)
+    some = replace(made, reward=reward, usd=np.where(lost, np.nan, made.usd))
+    assert compare(Sessions(some), "a").quality_unsaid is None
+
+
 def test_a_digest_has_how_long_arms_were_idle() -> None:
     """A request that named its arm is no row, and keeps the cache of that arm warm."""
     made = table(300)
