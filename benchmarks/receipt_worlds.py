@@ -148,7 +148,7 @@ class Fortnight:
         called_good = (truth * praised).sum(axis=1)
         called = np.stack([1.0 - called_good, called_good], axis=1)
         if of == "reward" and isnan(made.silence):
-            of = "ratings"
+            of = "in time"
         if of in ("in time", "reward"):
             rated = rated * np.array([1.0 - made.late, 1.0])[:, np.newaxis]
         everyone, seen = np.ones_like(right), called * rated
