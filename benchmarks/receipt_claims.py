@@ -145,7 +145,10 @@ def list_claims(world: Fortnight, before: float) -> Iterator[tuple[Claim, bool, 
 def audit(world: Fortnight) -> Iterator[tuple[Claim, bool, str]]:
     """Yield what is claimed of all answers of a fortnight once some are graded, like `list_claims`."""
     sessions = Sessions(world.decisions)
-    sample = judged_answers.draw_answers(sessions, LARGE, GRADED, seed=0)
+    try:
+        sample = judged_answers.draw_answers(sessions, LARGE, GRADED, seed=0)
+    except NothingComparableError:
+        return
     rows, reward = sessions.rows.seq - 1, sessions.rows.reward[sample.row]
     grades = world.made.good[rows[sample.rows]].astype(np.float64)
     errors = noninferiority.share_error(sessions)
