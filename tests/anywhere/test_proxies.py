@@ -57,7 +57,6 @@ VERBS = {
     "rollback": ["rollback", "1", "--reason", "better", "--url", "URL"],
     "canary": ["canary", "1", "--share", "0.1", "--reason", "better", "--url", "URL"],
     "verify": ["verify", "d-1", "--url", "URL"],
-    "prove": ["prove", "URL"],
     "simulate": ["lab", "simulate", "FOLDER/q.jsonl", "--metric", "a=em", "-o", "FOLDER/out", "--url", "URL"],
     "doctor": ["doctor", "-c", "FOLDER/model.yaml"],
     "serve": ["serve", "FOLDER/q.jsonl", "--prepare-only", "--llm", "m"],

@@ -1,6 +1,7 @@
 """Which proxy a request goes through: one rule, for every client, in every environment of proxies."""
 
 import asyncio
+import contextlib
 import socket
 import socketserver
 import sys
@@ -165,8 +166,9 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
-    while data := source.recv(65536):
-        target.sendall(data)
+    with contextlib.suppress(OSError):  # one of the two has ended
+        while data := source.recv(65536):
+            target.sendall(data)
 
 
 @pytest.fixture
