@@ -327,31 +327,32 @@ def plan_digest(spec: DigestSpec, last: Digest, now: float, fell_at: float | Non
         now: Seconds since the epoch.
         fell_at: When the newest class went back, seconds since the epoch, if any has.
     """
-    until = warm_start.compute_previous(spec.schedule, now)
+    scheduled = until = warm_start.compute_previous(spec.schedule, now)
     if fell_at is not None and fell_at + AFTER_FALL_S <= now:
         until = max(until, fell_at + AFTER_FALL_S)
     if until > last.until:
-        return _cover(spec, last, until)
+        return _cover(spec, last, until, scheduled if scheduled > last.until else until)
     if last.attempt <= len(RETRIES_S):
         if last.state is DigestState.REFUSED:
             again = last.at + RETRIES_S[last.attempt - 1]
             return PlannedDigest(again, last.since, last.until, last.attempt + 1)
         if last.state is DigestState.READING:
             return PlannedDigest(last.at + DIGEST_LEASE_S, last.since, last.until, last.attempt + 1)
-    return _cover(spec, last, warm_start.compute_next(spec.schedule, now))
+    until = warm_start.compute_next(spec.schedule, now)
+    return _cover(spec, last, until, until)
 
 
-def _cover(spec: DigestSpec, last: Digest, until: float) -> PlannedDigest:
-    """Return the first attempt for a time of the schedule; its period begins at the time before."""
-    since = warm_start.compute_previous(spec.schedule, until)
+def _cover(spec: DigestSpec, last: Digest, until: float, scheduled: float) -> PlannedDigest:
+    """Return the first attempt for a period, which begins at the time of the schedule before `scheduled`.
+
+    It includes the period of the newest attempt, whose place it takes, if that has not arrived yet.
+    """
+    since = warm_start.compute_previous(spec.schedule, scheduled)
+    if last.state in (DigestState.READING, DigestState.REFUSED):
+        since = min(since, last.since)
     if last.state in (DigestState.SENDING, DigestState.SENT):
         since = max(since, last.until)
     return PlannedDigest(until, since, until)
-
-
-INTERRUPTED_DIGEST = (
-    "the service stopped while it was being sent: it may have arrived, so it is not sent again"
-)
 
 
 def find_failed_digest(store: Store, spec: DigestSpec, now: float) -> WorkFailure | None:
@@ -359,12 +360,9 @@ def find_failed_digest(store: Store, spec: DigestSpec, now: float) -> WorkFailur
     last = digests.newest(store)
     if last is None or last.state in (DigestState.BEGUN, DigestState.SENT):
         return None
-    if last.state is DigestState.SENDING:
-        stuck = now > last.at + DIGEST_LEASE_S
-        return WorkFailure(Work.DIGEST, INTERRUPTED_DIGEST, last.attempt, None) if stuck else None
-    if last.state is DigestState.FAILED:
-        return WorkFailure(Work.DIGEST, last.why, last.attempt, None)
-    if not last.why:
+    if digests.has_failed(last, now):
+        return WorkFailure(Work.DIGEST, last.why or digests.INTERRUPTED, last.attempt, None)
+    if last.state is DigestState.SENDING or not last.why:
         return None
     again = last.at if last.state is DigestState.READING else plan_digest(spec, last, now).at
     return WorkFailure(Work.DIGEST, last.why, last.attempt, again)

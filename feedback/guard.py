@@ -162,12 +162,19 @@ class Returned:
 
     falls: tuple[Fall, ...] = ()
 
+    def find(self, name: str) -> Fall | None:
+        """Return how a class went back; None: it did not."""
+        if not self.falls:
+            return None
+        key = make_key(name)
+        fallen = (
+            fall for fall in self.falls if fall.key == key or (fall.key == OTHERS and key not in fall.apart)
+        )
+        return next(fallen, None)
+
     def has(self, name: str) -> bool:
         """Return whether a class went back."""
-        if not self.falls:
-            return False
-        key = make_key(name)
-        return any(fall.key == key or (fall.key == OTHERS and key not in fall.apart) for fall in self.falls)
+        return self.find(name) is not None
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ def list_changes(
         promoted: Promotions, rollbacks and canaries.
         alarms: Drift alarms.
         falls: Classes of requests that a guard sent back.
-        failed: Digests that were not sent.
+        failed: Digests that were not sent, or may not have arrived.
         named: Whether these classes are named, which callers of all projects have chosen.
     """
     # arms that a version brought became live by its promotion, which has a sentence
@@ -44,7 +44,7 @@ def list_changes(
             *((promotion.at, _about_promotion(promotion)) for promotion in promoted),
             *((alarm.at, _about_alarm(alarm)) for alarm in alarms),
             *((fall.at, f"Guard: {fall.describe(named=named)}") for fall in falls),
-            *((one.at, f"The digest until {utc(one.until)} was not sent: {one.why}.") for one in failed),
+            *((one.at, f"The digest until {utc(one.until)} failed: {one.why}.") for one in failed),
         ]
     )
 

@@ -17,7 +17,7 @@ import httpx
 
 from armwise.agent.cli.console import errors, progress
 from armwise.agent.config import AppConfig, DigestSpec, parse
-from armwise.agent.console.period import NothingServedError, Period, read_period
+from armwise.agent.console.period import Events, NothingServedError, Period, read_events, read_period
 from armwise.agent.console.period_report import cut, list_statements
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.low_priority import read_task
@@ -92,7 +92,8 @@ def read_body(
         try:
             document = describe(read_period(store, config, since, until, on_progress, by))
         except NothingServedError as error:
-            document = _describe_silence(since, until, f"{error}.")
+            changes, held = read_events(store, config, since, until)
+            document = _describe_silence(since, until, f"{error}.", changes, held)
     return document if form == "json" else write_message(document)
 
 
@@ -110,14 +111,12 @@ def describe(period: Period) -> dict[str, Any]:
         ],
         "saved": [_say(one) for one in list_statements(period)],
         "classes": [{"class": name, "decisions": n, **_say(one)} for name, n, one in period.classes],
-        "changed": [
-            {"at": format_time(at), "text": text} for at, text in sorted((*period.changes, *period.held))
-        ],
+        "changed": _list_changed(period.changes, period.held),
         "decide": list(_list_to_decide(period)),
     }
 
 
-def _describe_silence(since: float, until: float, why: str) -> dict[str, Any]:
+def _describe_silence(since: float, until: float, why: str, changes: Events, held: Events) -> dict[str, Any]:
     said = {"headline": "Nothing was served", "detail": why[:1].upper() + why[1:]}
     return {
         "title": f"Armwise, {write_span(since, until)}",
@@ -128,9 +127,17 @@ def _describe_silence(since: float, until: float, why: str) -> dict[str, Any]:
         "arms": [],
         "saved": [said],
         "classes": [],
-        "changed": [],
-        "decide": [],
+        "changed": _list_changed(changes, held),
+        "decide": list(_list_held(held)),
     }
+
+
+def _list_changed(changes: Events, held: Events) -> list[dict[str, str]]:
+    return [{"at": format_time(at), "text": text} for at, text in sorted((*changes, *held))]
+
+
+def _list_held(held: Events) -> Iterator[str]:
+    return (f"{text} Promote it all the same, or wait." for _, text in held)
 
 
 def _say(one: Statement) -> dict[str, Any]:
@@ -145,12 +152,15 @@ def _say(one: Statement) -> dict[str, Any]:
 
 def _list_to_decide(period: Period) -> Iterator[str]:
     """Yield what is for people to decide."""
-    whole = [("", one) for one in list_statements(period)]
-    for name, one in (*whole, *((f"{name}: ", one) for name, _, one in period.classes)):
+    whole = [("", one, None) for one in list_statements(period)]
+    classes = ((f"{name}: ", one, period.returned.find(name)) for name, _, one in period.classes)
+    for name, one, fall in (*whole, *classes):
         if one.tone == "warn" and not one.silence and one.low is not None:
-            yield f"{name}{one.headline}. Go back to {one.reference} there, or accept it."
-    for _, text in period.held:
-        yield f"{text} Promote it all the same, or wait."
+            choice = f"Go back to {one.reference} there, or accept it."
+            if fall is not None:
+                choice = f"The guard sent it back to {fall.reference} on {format_time(fall.at)[:10]}."
+            yield f"{name}{one.headline}. {choice}"
+    yield from _list_held(period.held)
     for arm in period.arms:
         if arm.failed >= max(LEAST_FAILED, FAILING * arm.decisions):
             yield (
@@ -288,9 +298,9 @@ def send_now(store: Store, config: AppConfig, spec: DigestSpec, since: float, un
     """
     url = spec.read_url()
     outcome = post(url, read_body(store, config, since, until, spec.form, spec.by))
-    last = digests.newest(store)
-    if outcome.state is DigestState.SENT and last is not None and last.state is DigestState.FAILED:
-        digests.advance(store, last, DigestState.SENT, time.time())
+    last, now = digests.newest(store), time.time()
+    if outcome.state is DigestState.SENT and last is not None and digests.has_failed(last, now):
+        digests.advance(store, last, DigestState.SENT, now)
     return outcome
 
 

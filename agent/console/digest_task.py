@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from armwise.agent.config import AppConfig
-from armwise.agent.jobs import DIGEST_LEASE_S, INTERRUPTED_DIGEST, RETRIES_S, plan_digest
+from armwise.agent.jobs import DIGEST_LEASE_S, RETRIES_S, plan_digest
 from armwise.agent.low_priority import begin_child, end_child
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.log import Store
@@ -88,7 +88,7 @@ class Digests:
             return
         state, why = last.state, last.why
         if state is DigestState.SENDING:
-            state, why = DigestState.FAILED, INTERRUPTED_DIGEST
+            state, why = DigestState.FAILED, digests.INTERRUPTED
         elif state is DigestState.READING:
             why = ended
             state = DigestState.FAILED if mine.attempt > len(RETRIES_S) else DigestState.REFUSED

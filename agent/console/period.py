@@ -7,6 +7,7 @@ The statements are those of `armwise prove` (`armwise.agent.proof.state`), over 
 A file is an export, or the converted log of another system: it has no promotions, alarms or verdicts.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, Selection, concatenate, tabulate
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
+from armwise.feedback.guard import Returned
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log_columns import any_elsewhere, read_decisions
@@ -53,6 +55,10 @@ TOO_FEW = Statement(
     "there are too few ratings of this class.",
     silence="too_early",
 )
+
+
+Events = tuple[tuple[float, str], ...]
+"""Sentences with the times of what they tell, in order."""
 
 
 class NothingServedError(ValueError):
@@ -103,6 +109,7 @@ class Period:
         notes: Remarks on the file; a sentence each.
         colours: Number of each arm's colour.
         classes: Quality by class of requests, with the number of decisions, the most frequent first.
+        returned: Classes that the guard has sent back, if it goes by the same field.
     """
 
     since: float
@@ -117,12 +124,13 @@ class Period:
     arms: tuple[ArmFigures, ...]
     stretches: tuple[tuple[int, int, Mapping[str, float]], ...]
     statements: Statements
-    changes: tuple[tuple[float, str], ...] = ()
-    held: tuple[tuple[float, str], ...] = ()
+    changes: Events = ()
+    held: Events = ()
     source: str = ""
     notes: tuple[str, ...] = ()
     colours: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[tuple[str, int, Statement], ...] = ()
+    returned: Returned = field(default_factory=Returned)
 
 
 # -- of a log -------------------------------------------------------------------------------------
@@ -157,13 +165,7 @@ def read_period(
     times = lateness.read(store, rule, since, until)
     traffic = LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times)
     live = [arms for arms in arm_sets.history(store) if arms.at < until]
-    changes = list_changes(
-        arm_sets.history(store)[1:],
-        promotions.newest(store, NEWEST),
-        newest_alarms(store, NEWEST, config.reward.join),
-        guards.newest_falls(store, NEWEST),
-        digests.list_failed(store, NEWEST),
-    )
+    changes, held = read_events(store, config, since, until)
     receipt = read_kept(config)
     earlier = () if receipt is None else (receipt.figures.reference,)
     found = state(traffic, config.baseline, live=live[-1].arms if live else (), earlier=earlier)
@@ -172,10 +174,36 @@ def read_period(
         found,
         (since, until),
         number_colours(store),
-        changes=tuple(change for change in changes if since <= change[0] < until),
-        held=tuple(sorted(_list_held(store, since, until))),
+        changes=changes,
+        held=held,
     )
-    return replace(period, classes=tuple(_state_classes(store, traffic, by, found.reference)))
+    classes, returned = tuple(_state_classes(store, traffic, by, found.reference)), Returned()
+    if config.guard is not None and config.guard.by == by:
+        returned = guards.read_returned(store, config.guard.name(config.reward.join))
+    return replace(period, classes=classes, returned=returned)
+
+
+def read_events(store: Store, config: AppConfig, since: float, until: float) -> tuple[Events, Events]:
+    """Return the changes and the held candidates of a period, whether anything was served in it or not.
+
+    Args:
+        store: The log.
+        config: The configuration.
+        since: Begin, seconds since the epoch.
+        until: End, exclusive.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    changes = list_changes(
+        arm_sets.history(store)[1:],
+        promotions.newest(store, NEWEST),
+        newest_alarms(store, NEWEST, config.reward.join),
+        guards.newest_falls(store, NEWEST),
+        digests.list_failed(store, NEWEST, time.time()),
+    )
+    inside = tuple(change for change in changes if since <= change[0] < until)
+    return inside, tuple(sorted(_list_held(store, since, until)))
 
 
 def _state_classes(
@@ -303,8 +331,8 @@ def _build(
     window: tuple[float, float],
     colours: Mapping[str, int],
     *,
-    changes: tuple[tuple[float, str], ...] = (),
-    held: tuple[tuple[float, str], ...] = (),
+    changes: Events = (),
+    held: Events = (),
     source: str = "",
     notes: tuple[str, ...] = (),
 ) -> Period:

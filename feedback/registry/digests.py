@@ -17,6 +17,11 @@ import sqlalchemy as sa
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.log import Operation, Store, operations
 
+SENDING_S = 60.0
+"""Seconds that no worker needs to send a digest: one that is still sending was interrupted."""
+
+INTERRUPTED = "the service stopped while it was being sent: it may not have arrived, and is not sent again"
+
 
 class DigestState(StrEnum):
     """How far a digest is."""
@@ -75,11 +80,27 @@ def begin(store: Store, now: float) -> Digest:
     return first
 
 
-def list_failed(store: Store, limit: int) -> list[Digest]:
-    """Return the newest attempts that failed for good, the newest first. Raises LogUnavailableError."""
+def has_failed(digest: Digest, now: float) -> bool:
+    """Return whether an attempt failed for good, or has been sending for so long that its worker is dead.
+
+    Args:
+        digest: The attempt.
+        now: Seconds since the epoch.
+    """
+    interrupted = digest.state is DigestState.SENDING and now > digest.at + SENDING_S
+    return interrupted or digest.state is DigestState.FAILED
+
+
+def list_failed(store: Store, limit: int, now: float) -> list[Digest]:
+    """Return the newest attempts that failed for good or were interrupted, the newest first.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
     with store.reading() as connection:
         every = [_read(row) for row in operations.read_all(connection, Operation.DIGEST)]
-    return [one for one in reversed(every) if one.state is DigestState.FAILED][:limit]
+    failed = [one for one in reversed(every) if has_failed(one, now)]
+    return [replace(one, why=one.why or INTERRUPTED) for one in failed[:limit]]
 
 
 def claim(store: Store, since: float, until: float, attempt: int, now: float) -> Digest | None:

@@ -31,7 +31,7 @@ from armwise.agent.console.digest import (
 )
 from armwise.agent.console.digest_task import Digests
 from armwise.agent.console.period import read_period
-from armwise.feedback.guard import Fall
+from armwise.feedback.guard import Fall, GuardSpec, make_key
 from armwise.feedback.log import Store
 from armwise.feedback.registry import DigestState, arm_sets, digests, guards
 from armwise.feedback.training_log import take_epoch
@@ -136,6 +136,13 @@ def test_what_is_certainly_worse_is_to_be_decided_and_what_is_not_known_is_not(
         f"{name}: Rated answers: worse than large's. Go back to large there, or accept it."
         in describe(period)["decide"]
     )
+    config = config.model_copy(update={"guard": GuardSpec(reference="large", by="ask")})
+    send_back(store, config, replace(FALL, key=make_key(name), name=name), BEGIN + 5.0)
+    for by, back in (("ask", True), ("topic", False)):
+        returned = read_period(store, config, *SPAN, quietly, by).returned
+        (said,) = (line for line in describe(replace(period, returned=returned))["decide"] if name in line)
+        assert ("The guard sent it back to large on 2023-11-14." in said) is back
+        assert ("Go back" in said) is not back
     calm = replace(period, classes=(), statements=replace(period.statements, all=()))
     assert describe(calm)["decide"] == []
     assert "*To decide*\n\u2022 Nothing." in texts_of(write_message(describe(calm)))
@@ -188,6 +195,35 @@ def test_a_week_without_requests_says_so(store: Store, config: AppConfig) -> Non
     message = read_body(store, config, BEGIN + 90 * DAY, BEGIN + 97 * DAY, "slack", "ask")
     assert "Nothing was served. No decision was made from" in "".join(texts_of(message))
     assert read_body(store, config, BEGIN + 90 * DAY, BEGIN + 97 * DAY, "json", "ask")["decisions"] == 0
+
+
+FALL = Fall("key", "tax", "large", 79.0, 94.0, 900, 900)
+
+
+def send_back(store: Store, config: AppConfig, fall: Fall, at: float) -> None:
+    spec = config.guard
+    name = "one" if spec is None else spec.name(config.reward.join)
+    guards.publish(store, take_epoch(store, "test", at), name, {"since": 0}, [fall], at)
+
+
+def test_a_week_without_requests_says_what_changed_and_what_is_to_be_decided(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = BEGIN + 90 * DAY, BEGIN + 97 * DAY
+    monkeypatch.setattr(
+        "armwise.agent.console.period._list_held", lambda *span: [(span[2] - 5.0, "Run 3 was held.")]
+    )
+    mine = digests.claim(store, BEGIN + 80 * DAY, span[0], 1, span[0])
+    assert mine is not None
+    digests.advance(store, mine, DigestState.SENDING, span[0] + 1.0)  # and then its process was killed
+    send_back(store, config, FALL, BEGIN + 93 * DAY)
+    document = read_body(store, config, *span, "json", "ask")
+    interrupted, fell, held = (one["text"] for one in document["changed"])
+    assert "it may not have arrived" in interrupted
+    assert "'tax' went back to large" in fell
+    assert held == "Run 3 was held."
+    assert document["decide"] == ["Run 3 was held. Promote it all the same, or wait."]
+    assert "'tax' went back to large" in "".join(texts_of(read_body(store, config, *span, "slack", "ask")))
 
 
 # -- what arrives ----------------------------------------------------------------------------------
@@ -273,7 +309,7 @@ def test_the_last_attempt_that_is_refused_has_failed(store: Store, config: AppCo
     outcomes = [send_claimed(store, config, spec_of(config), claimed(store, n), refuse) for n in (1, 2, 3, 4)]
     assert [one.state for one in outcomes] == [*([DigestState.REFUSED] * 3), DigestState.FAILED]
     period = read_period(store, config, BEGIN, time.time() + 1.0, quietly)
-    assert "was not sent: 503." in period.changes[-1][1]
+    assert "failed: 503." in period.changes[-1][1]
 
 
 def test_an_address_that_is_not_set_fails_without_a_try(store: Store, config: AppConfig) -> None:
@@ -329,8 +365,7 @@ def test_a_task_reports_a_class_that_went_back_before_its_time(store: Store, con
     task = Digests(store, config, clock, begin)
     clock.now += DAY / 2
     assert not task.due(clock.now)
-    fall, epoch = Fall("key", "tax", "large", 79.0, 94.0, 900, 900), take_epoch(store, "test", clock.now)
-    guards.publish(store, epoch, "one", {"since": 0}, [fall], fell := clock.now)
+    send_back(store, config, FALL, fell := clock.now)
     for _ in range(3):
         clock.now += 60.0
         if task.due(clock.now):
@@ -345,7 +380,7 @@ def test_a_task_reports_a_class_that_went_back_before_its_time(store: Store, con
     ("reached", "settled", "why"),
     [
         (DigestState.READING, DigestState.REFUSED, "its process ended with status 3"),
-        (DigestState.SENDING, DigestState.FAILED, "it may have arrived, so it is not sent again"),
+        (DigestState.SENDING, DigestState.FAILED, "it may not have arrived"),
         (DigestState.SENT, DigestState.SENT, ""),
     ],
 )

@@ -64,8 +64,15 @@ NEXT = PlannedDigest(MONDAY + WEEK, MONDAY, MONDAY + WEEK)
             )
             for attempt, pause in ((1, 60.0), (2, 300.0), (3, 1500.0))
         ),
-        (last(DigestState.REFUSED, attempt=4), MONDAY + 50.0, NEXT),
-        (last(DigestState.REFUSED), MONDAY + WEEK + 1.0, NEXT),
+        # what takes the place of one that did not arrive tells its time, too
+        *(
+            (newest, MONDAY + after, PlannedDigest(MONDAY + WEEK, MONDAY - WEEK, MONDAY + WEEK))
+            for newest, after in (
+                (last(DigestState.READING, attempt=4), 50.0),
+                (last(DigestState.READING), WEEK + 1.0),
+                (last(DigestState.REFUSED), WEEK + 1.0),
+            )
+        ),
         # its worker died before it sent anything
         (
             last(DigestState.READING),
@@ -95,12 +102,41 @@ def test_a_class_that_went_back_is_reported_at_once_and_once() -> None:
     assert plan_digest(SPEC, sent, MONDAY + 50.0, MONDAY - 50.0) == NEXT, "the last digest has it"
 
 
+def test_a_class_that_went_back_takes_no_time_from_a_digest_that_has_not_arrived() -> None:
+    fell = MONDAY + HOUR
+    for state in (DigestState.REFUSED, DigestState.READING):
+        found = plan_digest(SPEC, last(state), fell + 5.0, fell)
+        assert found == PlannedDigest(fell + 1.0, MONDAY - WEEK, fell + 1.0)
+    earlier = last(DigestState.SENT, until=MONDAY - WEEK)
+    for fell in (MONDAY - 0.5, MONDAY + 0.5):  # so late that the two times are due at once
+        found = plan_digest(SPEC, earlier, MONDAY + 5.0, fell)
+        assert found == PlannedDigest(fell + 1.0, MONDAY - WEEK, fell + 1.0)
+
+
 def test_a_changed_schedule_reports_no_time_again() -> None:
     later = DigestSpec(url=SPEC.url, schedule="0 10 * * 1")
     found = plan_digest(later, last(DigestState.SENT), MONDAY + 2 * HOUR)
     assert found == PlannedDigest(MONDAY + HOUR, MONDAY, MONDAY + HOUR)
     failed = plan_digest(later, last(DigestState.FAILED), MONDAY + 2 * HOUR)
     assert failed == PlannedDigest(MONDAY + HOUR, MONDAY + HOUR - WEEK, MONDAY + HOUR)
+
+
+@given(
+    st.lists(st.sampled_from([DigestState.READING, DigestState.REFUSED, DigestState.SENT]), max_size=30),
+    st.lists(st.tuples(st.floats(1.0, 4e5), st.floats(0.0, 1e5)), min_size=30),
+)
+def test_while_the_service_runs_the_periods_have_no_gap(
+    states: list[DigestState], waits: list[tuple[float, float]]
+) -> None:
+    newest, now, covered = replace(BEGUN, until=MONDAY), MONDAY, MONDAY
+    for state, (wait, ago) in zip(states, waits, strict=False):
+        now += wait
+        plan = plan_digest(SPEC, newest, now, now - ago)
+        if plan.at > now:
+            continue
+        assert plan.since <= covered
+        newest = Digest(newest.seq + 1, plan.since, plan.until, plan.attempt, state, now)
+        covered = plan.until if state is DigestState.SENT else covered
 
 
 @given(st.lists(st.sampled_from([*DigestState][1:]), max_size=30), st.lists(st.floats(1.0, 4e5), min_size=30))
@@ -135,7 +171,7 @@ def test_an_attempt_is_claimed_once_and_a_superseded_worker_sends_nothing(store:
         digests.advance(store, first, DigestState.SENDING, 14.0)
     assert digests.claim(store, 0.0, 9.0, 1, 15.0) is None, "an earlier period"
     digests.advance(store, second, DigestState.FAILED, 16.0, "404")
-    assert [one.why for one in digests.list_failed(store, 5)] == ["404"]
+    assert [one.why for one in digests.list_failed(store, 5, 17.0)] == ["404"]
 
 
 def test_a_failure_is_seen_until_the_next_one_arrives(store: Store) -> None:
@@ -154,9 +190,12 @@ def test_a_failure_is_seen_until_the_next_one_arrives(store: Store) -> None:
     assert seen() == WorkFailure(Work.DIGEST, "503", 2, MONDAY + 61.0)
     digests.advance(store, mine, DigestState.SENDING, MONDAY + 62.0)
     assert seen() is None
-    stuck = seen(MONDAY + 2 * HOUR)
+    assert digests.list_failed(store, 5, MONDAY + 63.0) == []
+    stuck = seen(MONDAY + 180.0)
     assert stuck is not None
-    assert "may have arrived" in stuck.why
+    assert "may not have arrived" in stuck.why
+    (listed,) = digests.list_failed(store, 5, MONDAY + 180.0)
+    assert (listed.why, listed.at) == (stuck.why, MONDAY + 62.0)
     digests.advance(store, mine, DigestState.FAILED, MONDAY + 63.0, "404")
     assert seen() == WorkFailure(Work.DIGEST, "404", 2, None)
     digests.advance(store, mine, DigestState.SENT, MONDAY + 64.0)
