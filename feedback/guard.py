@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from armwise.feedback.arrays import Floats
+from armwise.feedback.texts import FORM
 from armwise.number import Number
 
 ERROR = 0.05
@@ -56,6 +57,9 @@ LATELY = 1000.0
 MOSTLY = 0.5
 """Probability of the reference from which on a class is not watched: other arms hardly serve it."""
 
+COMPUTED = frozenset(("w", *(name.partition("=")[0] for name in FORM if "=" in name)))
+"""Fields of features that are computed from the question."""
+
 
 class GuardSpec(BaseModel):
     """A guard against an average that hides a class of requests whose answers became worse."""
@@ -73,6 +77,16 @@ class GuardSpec(BaseModel):
         description=(
             "Field of `agent.context` whose text is the class of a request. Requests without it form one "
             "class. The first 19 classes that get ratings are watched one by one, further ones together."
+        ),
+    )
+    classes: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_CLASSES - 2,
+        description=(
+            "The classes, if you know them: Armwise watches each of them, and treats requests with another "
+            "text as requests without a class. Null means any text. List them unless your own server sends "
+            "the field."
         ),
     )
     least: Number = Field(
@@ -95,9 +109,19 @@ class GuardSpec(BaseModel):
         ),
     )
 
+    @field_validator("by")
+    @classmethod
+    def _refuse_computed(cls, by: str) -> str:
+        if by in COMPUTED:
+            raise ValueError(
+                f"{by!r} is computed from each question and names no class: name a field of `agent.context`, "
+                f"other than {', '.join(sorted(COMPUTED))}"
+            )
+        return by
+
     def name(self, join: str) -> str:
         """Return what identifies a guard over a training log: another one begins anew."""
-        document = json.dumps([self.reference, self.by, self.least, join])
+        document = json.dumps([self.reference, self.by, sorted(self.classes or ()), self.least, join])
         return hashlib.sha256(document.encode()).hexdigest()[:16]
 
     def find_class(self, features: Mapping[str, float]) -> str:
@@ -107,7 +131,8 @@ class GuardSpec(BaseModel):
         'contracts'
         """
         start = f"{self.by}="
-        return next((name[len(start) :] for name in features if name.startswith(start)), "")
+        found = next((name[len(start) :] for name in features if name.startswith(start)), "")
+        return found if self.classes is None or found in self.classes else ""
 
 
 def make_key(name: str) -> str:

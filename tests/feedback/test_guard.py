@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armwise.agent.policies.features import FeatureSpec, describe
 from armwise.feedback.guard import (
     BETS,
     ERROR,
@@ -156,13 +157,49 @@ def test_a_guard_with_other_settings_is_another_one_and_its_share_may_change() -
     name = SPEC.name("join")
     assert GuardSpec(reference="large", share=0.2).name("join") == name
     others = [GuardSpec(reference="small"), GuardSpec(reference="large", by="task")]
-    others.append(GuardSpec(reference="large", least=-6))
+    others += [GuardSpec(reference="large", least=-6), GuardSpec(reference="large", classes=("tax",))]
     assert name not in [other.name("join") for other in others] + [SPEC.name("other join")]
+
+
+def test_a_text_that_is_not_listed_is_no_class() -> None:
+    spec = GuardSpec(reference="large", classes=("tax", "code"))
+    assert [spec.find_class({f"topic={name}": 1.0}) for name in ("tax", "code", "mine")] == [
+        "tax",
+        "code",
+        "",
+    ]
+    assert SPEC.find_class({"topic=mine": 1.0}) == "mine"
+
+
+def test_callers_cannot_take_the_places_of_listed_classes() -> None:
+    listed = tuple(f"class {number}" for number in range(MOST_CLASSES - 2))
+    spec = GuardSpec(reference="large", classes=listed)
+    guard = Guard(spec)
+    for name in (*(f"invented {number}" for number in range(400)), *listed):
+        guard.see(spec.find_class({f"topic={name}": 1.0}), 0.1, drawn=False, quality=1.0)
+    assert set(guard.classes) == {make_key(name) for name in ("", *listed)}
+
+
+@pytest.mark.parametrize("by", ["w", "shape", "ask"])
+def test_what_is_computed_from_a_question_is_no_class(by: str) -> None:
+    features = describe("Who wrote Emma?", FeatureSpec()).features
+    assert any(name.startswith(f"{by}=") for name in features)
+    with pytest.raises(ValueError, match=f"'{by}' is computed from each question"):
+        GuardSpec(reference="large", by=by)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"least": 0}, {"least": -51}, {"least": float("nan")}, {"share": 0.5}, {"share": 0}, {"by": "a=b"}],
+    [
+        {},
+        {"least": 0},
+        {"least": -51},
+        {"least": float("nan")},
+        {"share": 0.5},
+        {"share": 0},
+        {"by": "a=b"},
+        {"classes": []},
+    ],
 )
 def test_settings_that_guard_nothing_are_refused(wrong: dict[str, object]) -> None:
     named = {"reference": "large"} if wrong else {}
