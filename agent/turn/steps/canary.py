@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 from armwise.agent.policies import compute_served_distribution, sampling
 from armwise.agent.turn.serving import ArmScorer, Canary, Serving
 from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
+from armwise.agent.turn.steps.guard import GuardStep
 
 logger = logging.getLogger(__name__)
 
@@ -22,18 +23,19 @@ class CanaryStep(TurnStep):
 
     Args:
         salt: Secret that enters the hash of the draw.
+        guard: The guard: in a class that went back no candidate takes part, and the floor stays whole.
     """
 
     name: ClassVar[str] = "canary"
 
-    def __init__(self, salt: str) -> None:
-        self._salt = salt
+    def __init__(self, salt: str, guard: GuardStep | None = None) -> None:
+        self._salt, self._guard = salt, guard
         self._dropped: tuple[Canary, ...] = ()
 
     @classmethod
     def build(cls, service: Any) -> Self | None:
         """Return the step of a service."""
-        return cls(service.salt)
+        return cls(service.salt, GuardStep.build(service))
 
     def list_active(self, serving: Serving) -> list[Canary]:
         """Return the candidates that take part in draws."""
@@ -67,6 +69,8 @@ class CanaryStep(TurnStep):
         """
         canary = self._find(draft)
         if canary is None or "incumbent" in draft.records:
+            return None
+        if self._guard is not None and self._guard.is_back(draft):
             return None
         record: StepRecord = {"version": canary.version, "share": canary.share}
         if canary.scorer is not draft.serving.scorer and draft.is_scored:

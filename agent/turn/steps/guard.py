@@ -43,8 +43,14 @@ class GuardStep(TurnStep):
         spec = self._spec
         if spec.reference not in draft.names or INCUMBENT in draft.records:
             return None
-        is_back = self._get_returned().has(spec.find_class(draft.context.features))
-        return {"reference": spec.reference, "share": 1.0 if is_back else spec.share}
+        return {"reference": spec.reference, "share": 1.0 if self.is_back(draft) else spec.share}
+
+    def is_back(self, draft: Draft) -> bool:
+        """Return whether the class of a request went back, and the reference can answer it."""
+        spec = self._spec
+        if spec.reference not in draft.names:
+            return False
+        return self._get_returned().has(spec.find_class(draft.context.features))
 
     @classmethod
     def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:

@@ -17,6 +17,7 @@ from armwise.agent.evaluation.candidates import PolicyCandidate
 from armwise.agent.policies import Exploration, Fixed, sampling
 from armwise.agent.turn import Ask, Canary, Serving
 from armwise.agent.turn.steps.base import DrawInputs
+from armwise.agent.turn.steps.canary import CanaryStep
 from armwise.agent.turn.steps.guard import GuardStep
 from armwise.agent.turn.steps.incumbent import IncumbentStep
 from armwise.feedback import guard as watching
@@ -43,7 +44,9 @@ def decide(number: int, task: str, returned: Returned = BACK, **changes: Any) ->
     decider = make_decider(
         serving, Exploration(0.06), steps=[*steps, GuardStep(SPEC, lambda: returned)], clock=lambda: 5.0
     )
-    decider.steps = sorted(decider.steps, key=lambda step: step.name == "guard")  # after the floor
+    guard = next(step for step in decider.steps if isinstance(step, GuardStep))
+    decider.steps = [CanaryStep("salt", guard) if step.name == "canary" else step for step in decider.steps]
+    decider.steps.sort(key=lambda step: step.name == "guard")  # after the floor
     context = Context("q?", {"w=q": 1.0, f"task={task}": 1.0})
     asked = Ask(f"d-{number}", "q?", **changes)
     return draw(decider, asked, context, a_loop(MemoryLog()).arms)
@@ -91,6 +94,18 @@ def test_draws_follow_what_is_logged_and_every_row_verifies(task: str, share: fl
     changed = {**made[0].steps, "guard": {**record, "share": 0.4}}
     other = Decision(**{name: getattr(made[0], name) for name in Decision.__slots__} | {"steps": changed})
     assert not verify(other, PREFERS, "salt", other.propensity, Fixed("bm25")).verified
+
+
+def test_a_class_that_went_back_has_no_candidate_and_its_floor_stays_whole() -> None:
+    canaries = (Canary(Fixed("bm25"), 9, 0.3),)
+    made = decide(1, "tax", canaries=canaries)
+    assert "canary" not in made.steps
+    assert made.floor == decide(1, "tax").floor == pytest.approx(0.02)
+    assert dict(zip(made.arms, made.probabilities, strict=True)) == pytest.approx(
+        {"none": 0.02, "bm25": 0.02, "dense": 0.96}
+    )
+    assert decide(1, "code", canaries=canaries).steps["canary"]["share"] == 0.3
+    assert "canary" in decide(1, "tax", canaries=canaries, excluded=frozenset({"dense"})).steps
 
 
 def test_a_guard_leaves_alone_what_is_not_its_to_decide() -> None:
