@@ -16,7 +16,7 @@ from armwise.feedback.guard import Fall, Guard, GuardSpec
 from armwise.feedback.log import Store
 from armwise.feedback.registry import guards
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import read_learned_examples, read_position
+from armwise.feedback.training_log import read_learned_examples
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ MOST_WAITING = 200_000
 class GuardKeeper:
     """Folds examples into the state of a guard, continuing from its newest one.
 
-    A new guard starts at the end of the training log.
+    A new guard counts the decisions since its start: a training log that is joined anew has all the earlier
+    ones again.
 
     Args:
         store: The log.
@@ -58,8 +59,7 @@ class GuardKeeper:
         self._waiting, self._falls, self._now = list[_Rated](), list[Fall](), -inf
         state = guards.read_state(store, self._name)
         if state is None:
-            with store.reading() as connection:
-                self._since = self._seq = read_position(connection, rule.join).examples_seq
+            self._since, self._seq = clock(), learned
             self._guard, self._until, self._written, self._counted = Guard(spec), -inf, -EVERY, (0, -inf)
             return
         self._guard = Guard.from_document(spec, state)
@@ -83,7 +83,12 @@ class GuardKeeper:
         decision, spec = example.decision, self._guard.spec
         self._now = max(self._now, decision.decided_at)
         rated = _read(example, spec, self._rule)
-        if rated is not None and (rated.seq > self._counted[0] or rated.deadline > self._counted[1]):
+        is_new = decision.decided_at >= self._since
+        if (
+            rated is not None
+            and is_new
+            and (rated.seq > self._counted[0] or rated.deadline > self._counted[1])
+        ):
             heappush(self._waiting, rated)
         while self._waiting and (self._waiting[0].deadline <= self._now or len(self._waiting) > MOST_WAITING):
             self._count(heappop(self._waiting))
@@ -133,9 +138,12 @@ class _Rated(NamedTuple):
 
 
 def _read(example: Example, spec: GuardSpec, rule: RewardRule) -> _Rated | None:
-    """Return what a guard sees of an example; None: it says nothing of the reference beside other arms."""
+    """Return what a guard sees of an example; None: it says nothing of the reference beside other arms.
+
+    Failures are left out: each of them has an example, and an answer only if it is rated.
+    """
     decision = example.decision
-    quality = rule.failed if example.failed else rule.quality(example.metrics)
+    quality = None if example.failed else rule.quality(example.metrics)
     if quality is None or decision.erased or decision.mode is not Mode.EXPLORE:
         return None
     if decision.policy in NOT_SERVED or len(decision.probabilities) != len(decision.arms):

@@ -119,7 +119,13 @@ class Learner:
         self._watch: Watch | None = None
         if drift is not None:
             self._watch = Watch(store, self._rule, recipe.digest, epoch, self.learned, clock)
-        guards.lift(store, epoch, None if guard is None else guard.name(self._rule.join), clock())
+        freed = guards.lift(store, epoch, None if guard is None else guard.name(self._rule.join), clock())
+        if freed:
+            logger.warning(
+                "%d class(es) that had gone back are free again, as the guard, or a setting of `reward` that "
+                "its ratings depend on, was changed or removed",
+                freed,
+            )
         self._guard: GuardKeeper | None = None
         if guard is not None:
             self._guard = GuardKeeper(store, self._rule, guard, epoch, self.learned, clock)

@@ -31,7 +31,7 @@ def publish(
         store: The log.
         epoch: The right to write, from `take_epoch`.
         name: Name of the guard.
-        state: What it has seen, with the position at which it began as `since`.
+        state: What it has seen, with the time at which it began as `since`.
         falls: Classes that go back.
         now: Seconds since the epoch.
 
@@ -49,19 +49,21 @@ def publish(
             operations.record(connection, Operation.FALL, now, document, subject=name, once=once)
 
 
-def lift(store: Store, epoch: int, name: str | None, now: float) -> None:
-    """Forget all guards but one: their classes are free again. Raises as `publish`."""
+def lift(store: Store, epoch: int, name: str | None, now: float) -> int:
+    """Forget all guards but one; return how many classes of theirs are free again. Raises as `publish`."""
     with store.reading() as connection:
         rows = operations.find_newest_of_each(connection, Operation.GUARD)
     others = [row.subject for row in rows if row.subject != name]
     if not others:
-        return
+        return 0
+    freed = sum(len(read_returned(store, other).falls) for other in others)
     with store.writing() as connection:
         confirm_epoch(connection, epoch)
         for other in others:
             o = t.operations.c
             connection.execute(sa.delete(t.operations).where(o.kind == Operation.GUARD, o.subject == other))
             operations.record(connection, Operation.FALL, now, {LIFTED: True}, subject=other)
+    return freed
 
 
 def read_returned(store: Store, name: str) -> Returned:

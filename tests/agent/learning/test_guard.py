@@ -78,8 +78,7 @@ def test_a_keeper_that_is_restarted_decides_what_one_that_ran_through_does(
     for stops in ([0, 210], [0, 43, 57, 61, 133, 210]):
         with a_log(tmp_path / str(len(stops))) as (store, config):
             epoch, name = take_epoch(store, "test", 0.0), SPEC.name(config.reward.join)
-            keeper = GuardKeeper(store, config.reward, SPEC, epoch, 0, lambda: 1e4)
-            keeper.report()
+            GuardKeeper(store, config.reward, SPEC, epoch, 0, lambda: 900.0).report()
             store.append([*facts(210)])
             join(store, config)
             epoch = take_epoch(store, "test", 0.0)
@@ -104,7 +103,7 @@ def test_it_does_not_matter_how_soon_a_rating_comes(tmp_path: Path, monkeypatch:
     found = []
     for late in (-1.0, 1.0, None):
         with a_log(tmp_path / str(late)) as (store, config):
-            keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0)
+            keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0, lambda: 0.0)
             turns = [*turns_of(60)]
             if late is not None:  # of one value 30 seconds after the others
                 turns.sort(key=lambda one: one[0].decided_at + 30.0 * (one[2].value == late))
@@ -122,7 +121,7 @@ def test_it_does_not_matter_how_soon_a_rating_comes(tmp_path: Path, monkeypatch:
 def test_only_so_many_answers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "MOST_WAITING", 5)
     with a_log(tmp_path / "log") as (store, config):
-        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0)
+        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0, lambda: 0.0)
         for seq, (made, ran, rated) in enumerate(turns_of(8), 1):
             keeper.see(keeping.Example(seq, made, ran.cost, {"thumb": rated.value}))
         keeper.report()
@@ -131,16 +130,33 @@ def test_only_so_many_answers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert sum(one[0] for one in state["classes"].values()) == 3
 
 
-def test_a_new_guard_begins_at_the_end_of_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait_time", ["PT30M", "PT40M"])
+def test_a_new_guard_counts_decisions_since_its_start_even_where_all_are_joined_anew(
+    tmp_path: Path, wait_time: str
+) -> None:
     with a_log(tmp_path / "log") as (store, config):
         store.append([*facts(30)])
         join(store, config)
-        epoch = take_epoch(store, "test", 0.0)
-        keeper = GuardKeeper(store, config.reward, SPEC, epoch, 0)
-        follow(keeper, store, config, 0, 30)
-        state = guards.read_state(store, SPEC.name(config.reward.join))
+        rule = parse({**CONFIG, "reward": {**CONFIG["reward"], "wait_time": wait_time}}).reward
+        keeper = GuardKeeper(store, rule, SPEC, take_epoch(store, "test", 0.0), 0, lambda: 1021.0)
+        for seq, (made, ran, rated) in enumerate(turns_of(100), 1):
+            keeper.see(keeping.Example(seq, made, ran.cost, {"thumb": rated.value}))
+        keeper.report()
+        state = guards.read_state(store, SPEC.name(rule.join))
         assert state is not None
-        assert (state["since"], state["seq"], state["classes"]) == (30, 30, {})
+        assert sum(one[0] for one in state["classes"].values()) == 100 - 60 - 20
+
+
+def test_a_failure_says_nothing_since_answers_need_a_rating_to_count(tmp_path: Path) -> None:
+    with a_log(tmp_path / "log") as (store, config):
+        rule = config.reward.model_copy(update={"failed": 0.0})
+        keeper = GuardKeeper(store, rule, SPEC, take_epoch(store, "test", 0.0), 0, lambda: 0.0)
+        for seq, (made, ran, rated) in enumerate(turns_of(70), 1):
+            keeper.see(keeping.Example(seq, made, ran.cost, {"thumb": rated.value}, failed=seq <= 4))
+        keeper.report()
+        state = guards.read_state(store, SPEC.name(rule.join))
+        assert state is not None
+        assert sum(one[0] for one in state["classes"].values()) == 70 - 60 - 4
 
 
 @pytest.mark.parametrize(
@@ -160,7 +176,7 @@ def test_a_decision_that_was_not_drawn_here_beside_the_reference_says_nothing(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     with a_log(tmp_path / "log") as (store, config):
-        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0)
+        keeper = GuardKeeper(store, config.reward, SPEC, take_epoch(store, "test", 0.0), 0, lambda: 0.0)
         made, ran, rated = turn(1, "tax", "bm25", 1.0)
         assert isinstance(made, Decision)
         assert isinstance(ran, Execution)

@@ -223,7 +223,9 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-async def test_a_guard_that_is_removed_frees_its_classes_for_good(tmp_path: Path) -> None:
+async def test_a_guard_that_is_removed_frees_its_classes_for_good_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     passing = Passing()
     async with a_service(tmp_path, clock=passing.make()).running() as service:
         await service.learn()
@@ -236,6 +238,7 @@ async def test_a_guard_that_is_removed_frees_its_classes_for_good(tmp_path: Path
         assert record["guard"] is None
         assert (await service.client.get("/v1/policy")).json()["guard"] is None
         assert recorded(service, Operation.GUARD) == []
+        assert "1 class(es) that had gone back are free again" in caplog.text
     async with a_service(tmp_path, clock=passing.make()).running() as service:
         (record, _) = await converse(service, 2, 122)
         assert record["guard"]["share"] == 0.3
