@@ -80,6 +80,14 @@ class DigestSpec(BaseModel):
 
 
 def _require_web(url: str, where: str) -> str:
-    if not url.startswith(SCHEMES):  # the value may be a secret
+    """Return an address. Raises ValueError, without the address, which may be a secret."""
+    if not url.startswith(SCHEMES):
         raise ValueError(f"{where}: an address that begins with https:// or http:// was expected")
+    try:
+        address = urlsplit(url)
+        sound = bool(address.hostname) and address.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError(f"{where}: an address such as https://host/path or https://host:8443/ was expected")
     return url

@@ -208,6 +208,17 @@ def test_a_failure_is_seen_until_the_next_one_arrives(store: Store) -> None:
         ({}, "`url`, or the variable"),
         ({"url": "https://a.example", "url_env": "A"}, "`url`, or the variable"),
         ({"url": "ftp://a.example"}, "begins with https://"),
+        *(
+            ({"url": url}, "such as https://host/path")
+            for url in (
+                "https://",
+                "https:///x",
+                "https://h:abc/x",
+                "https://h:0/x",
+                "https://h\n/x",
+                "http://[::1/x",
+            )
+        ),
         ({"url": "https://a.example", "schedule": "each week"}, "is not a cron line"),
         ({"url": "https://a.example", "form": "teams"}, "slack"),
     ],
@@ -227,6 +238,11 @@ def test_the_address_comes_from_a_variable_or_a_file_and_is_in_no_message(
     with pytest.raises(ValueError, match="SLACK_URL: an address that begins with https://") as caught:
         spec.read_url()
     assert "secret" not in str(caught.value)
+    monkeypatch.setenv("SLACK_URL", "https://h:secret/")
+    with pytest.raises(ValueError, match="SLACK_URL: an address such as https://host/path") as caught:
+        spec.read_url()
+    assert "secret" not in str(caught.value)
+    assert spec.shown_url is None
     monkeypatch.delenv("SLACK_URL")
     (tmp_path / "url").write_text("https://hooks.example.com/T0\n")
     monkeypatch.setenv("SLACK_URL_FILE", str(tmp_path / "url"))
