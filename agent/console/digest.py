@@ -4,6 +4,7 @@ read_period --> describe --> document, which the form `json` sends --> write_mes
 send_claimed    reads, records that it sends, posts, and records what came of it
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.registry import Digest, DigestState, digests
 
 TIMEOUT_S = 10.0
-"""Longest wait for the receiver to connect, to read and to answer."""
+"""Longest wait for the receiver, from the connection, which has half of it, to the end of the answer."""
 
 REFUSING = (429, 500, 503)
 """Statuses of a receiver that did not take it, and may later. A gateway's 502 and 504 do not say so."""
@@ -227,25 +228,33 @@ def post(url: str, body: Any, timeout_s: float = TIMEOUT_S) -> Delivery:
     Args:
         url: The address; redirects are not followed.
         body: The document.
-        timeout_s: Longest wait for each step.
+        timeout_s: Longest wait for all of it.
     """
     try:
-        with (
-            proxies.client(timeout=timeout_s) as client,
-            client.stream("POST", url, json=body, headers={"Accept-Encoding": "identity"}) as response,
-        ):
-            if response.is_success:
-                return Delivery(DigestState.SENT)
-            said = next(response.iter_raw(REASON_BYTES), b"").decode(errors="replace").strip()
-            why = f"the receiver answered {response.status_code}{f': {one_line(said)}' if said else ''}"
+        return asyncio.run(_post(url, body, timeout_s))
+    except TimeoutError:
+        why = f"the receiver did not answer within {timeout_s:g} s: it may have arrived"
+        return Delivery(DigestState.FAILED, why)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
         why = f"the receiver cannot be reached: {str(error) or type(error).__name__}"
         return Delivery(DigestState.REFUSED, why)
     except httpx.TransportError as error:
         name = type(error).__name__
         return Delivery(DigestState.FAILED, f"the receiver did not answer ({name}): it may have arrived")
-    except httpx.InvalidURL as error:
-        return Delivery(DigestState.FAILED, f"the address is not one: {error}")
+    except (httpx.InvalidURL, UnicodeError):
+        return Delivery(DigestState.FAILED, "the address is not one")
+
+
+async def _post(url: str, body: Any, timeout_s: float) -> Delivery:
+    async with (
+        asyncio.timeout(timeout_s),  # httpx limits each read, and an answer may come byte by byte
+        proxies.async_client(timeout=httpx.Timeout(None, connect=timeout_s / 2)) as client,
+        client.stream("POST", url, json=body, headers={"Accept-Encoding": "identity"}) as response,
+    ):
+        if response.is_success:
+            return Delivery(DigestState.SENT)
+        said = (await anext(response.aiter_raw(REASON_BYTES), b"")).decode(errors="replace").strip()
+    why = f"the receiver answered {response.status_code}{f': {one_line(said)}' if said else ''}"
     state = DigestState.REFUSED if response.status_code in REFUSING else DigestState.FAILED
     if response.has_redirect_location:
         why = f"{why}, a redirect: set the address that it leads to"

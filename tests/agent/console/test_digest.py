@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -270,8 +270,32 @@ def test_a_receiver_that_does_not_answer_in_time_is_not_tried_again() -> None:
         found = post(f"http://127.0.0.1:{silent.getsockname()[1]}/", {}, timeout_s=0.2)
         assert time.monotonic() - began < 5.0
     assert found == Delivery(
-        DigestState.FAILED, "the receiver did not answer (ReadTimeout): it may have arrived"
+        DigestState.FAILED, "the receiver did not answer within 0.2 s: it may have arrived"
     )
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 99\r\n\r\n"])
+def test_a_receiver_that_answers_byte_by_byte_has_one_deadline(head: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(head)
+                while not done.wait(0.05):
+                    connection.sendall(b" " if head else b"H")
+
+        done = threading.Event()
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        began = time.monotonic()
+        found = post(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, timeout_s=0.5)
+        took = time.monotonic() - began
+        done.set()
+        dripping.join()
+    assert took < 5.0
+    assert found.state is DigestState.FAILED
+    assert "within 0.5 s" in found.why
 
 
 def test_an_answer_without_end_is_not_read(receiver: Canned) -> None:
