@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from importlib import metadata
 from itertools import chain, zip_longest
-from math import nan
+from math import inf, nan
 from typing import Any
 from zlib import crc32
 
@@ -30,7 +30,7 @@ from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.decisions import Decisions, Selection, concatenate, encode
 from armwise.feedback.events import FOREIGN, LABELS, Context
-from armwise.feedback.ope import ON_RECORD, Audit, Check, CheckStatus, Draws, audit
+from armwise.feedback.ope import CERTAIN, ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, TrainingLog
 from armwise.feedback.texts import find_value
@@ -267,6 +267,8 @@ def _summarise(found: Audit) -> str:
     warned = [check.name for check in found.checks if check.status is CheckStatus.WARN]
     warnings = f" Warnings: {', '.join(warned)}." if warned else ""
     sound = f"No fault was found in {found.tested:,} draws: estimates may rest on these propensities."
+    if CERTAIN in warned:
+        sound = "No arm can be compared: nothing was left to chance."
     return f"{found.doubt or sound}{warnings}"
 
 
@@ -303,6 +305,8 @@ def report_log(
     begin, end = (None if at is None else at.timestamp() for at in when)
     log = audit_log(source, rule, Selection(since=begin, until=end), on_progress)
     if not log.n and not may_be_empty:
+        if outside := _count_outside(source, rule, begin, end):
+            log.excluded["outside the window"] = outside
         left_out = format_counts(log.excluded)
         raise NothingToAuditError(
             f"{name}: it has no decision that a policy drew in that time; left out: {left_out or 'none'}"
@@ -327,6 +331,12 @@ def report_log(
         "checks": [asdict(check) | {"status": str(check.status)} for check in found.checks],
         "notes": [EXPORTED] if log.is_export else [],
     }
+
+
+def _count_outside(source: TrainingLog, rule: RewardRule, begin: float | None, end: float | None) -> int:
+    since, until = -inf if begin is None else begin, inf if end is None else end
+    parts = (part.at for part, _ in source.blocks(rule))
+    return sum(int(((at < since) | (at >= until)).sum()) for at in parts)
 
 
 # -- features --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from . import (
     intervals,
     noninferiority,
 )
-from .audit import ON_RECORD, Audit, Check, CheckStatus, Draws, audit
+from .audit import CERTAIN, ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -41,6 +41,7 @@ from .reward_model import Model, cross_fit, featurize, stack
 from .sample import NeverDrawnError, Sample, Terms
 
 __all__ = [
+    "CERTAIN",
     "DEFAULT_ESTIMATORS",
     "ESTIMATORS",
     "INTERVALS",

@@ -74,6 +74,9 @@ RARE = 0.001
 ON_RECORD = "propensities on record"
 """Name of the check that fails without any propensity."""
 
+CERTAIN = "deterministic draws"
+"""Name of the check that no log passes in which nothing was left to chance."""
+
 
 class CheckStatus(StrEnum):
     """The result of a check. The result of an audit is the worst of its checks."""
@@ -238,8 +241,9 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         checks.append(_check_certain(draws, sound))
         if draws.ids is not None:
             sound &= np.isin(np.arange(len(draws)), np.unique(draws.ids, return_index=True)[1])
-        tests, tested = _tests(draws.where(sound))
-        checks += _correct_errors(tests, error)
+        if _is_random(draws)[sound].any():  # else there is nothing to bet on
+            tests, tested = _tests(draws.where(sound))
+            checks += _correct_errors(tests, error)
     return Audit(len(draws), tested, (*checks, _check_ids(draws), *_check_leaks(draws)))
 
 
@@ -373,16 +377,26 @@ def _check_zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
 
 
 def _check_certain(draws: Draws, sound: Flags) -> Check:
-    certain = sound & (draws.possible.sum(axis=1) > 1) & (draws.propensity >= 1.0 - TOLERANCE)
-    n = int(certain.sum())
-    all_are = n and (certain == sound).all() and len(np.unique(draws.drawn)) > 1
-    advice = (
-        "Every propensity is 1, so the other arms had 0, and their answers to the same requests are not "
-        "in the log. Draw 1 to 5 % of the decisions at random among the arms, and log the probabilities."
-    )
-    expected = "decisions that could have drawn another arm"
-    found = "none" if all_are else f"{_share(n, len(draws))} drawn with probability 1"
-    return _check_none("deterministic draws", int(all_are), CheckStatus.FAIL, expected, found, advice)
+    expected, certain = "decisions that could have drawn another arm", sound & ~_is_random(draws)
+    choice = draws.possible.sum(axis=1) > 1
+    if (certain != sound).any() or not sound.any():
+        n = int((certain & choice).sum())
+        found = f"{_share(n, len(draws))} drawn with probability 1"
+        return Check(CERTAIN, CheckStatus.PASS, expected, found)
+    remedy = "Draw 1 to 5 % of the decisions at random among the arms, and log the probabilities."
+    if (sound & choice).any():
+        advice = (
+            "Every propensity is 1, so the other arms had 0, and their answers to the same requests are not "
+            f"in the log. {remedy}"
+        )
+        return Check(CERTAIN, CheckStatus.FAIL, expected, "none", advice=advice)
+    advice = f"Each decision had one arm to choose from, so no arm can be compared. Add another one. {remedy}"
+    return Check(CERTAIN, CheckStatus.WARN, expected, "none", advice=advice)
+
+
+def _is_random(draws: Draws) -> Flags:
+    """Return whether another arm could have been drawn, shape (n,)."""
+    return draws.propensity < 1.0 - TOLERANCE
 
 
 def _check_ids(draws: Draws) -> Check:
@@ -550,7 +564,7 @@ class _Outcome:
     @property
     def worst(self) -> tuple[int, int]:
         """Code and column of the cell that is farthest from its expectation."""
-        place = int(np.nan_to_num(np.abs(self.surprise)).argmax())
+        place = int(np.where(np.isnan(self.ratios), -1.0, np.abs(self.surprise)).argmax())
         return place // self.surprise.shape[1], place % self.surprise.shape[1]
 
 
@@ -961,7 +975,8 @@ def _missing(draws: Draws, reward: Floats, bettor: _Bettor) -> _Test:
     shares = [float(code[(draws.drawn == column) & (code >= 0)].mean()) for column in columns]
     names = [draws.arms[column] for column in columns]
     most, least = int(np.argmax(shares)), int(np.argmin(shares))
-    by_arm = f"{shares[most]:.0%} of {names[most]} and {shares[least]:.0%} of {names[least]} {what}"
+    most_of, least_of = (f"{shares[place]:.0%} of {names[place]}" for place in (most, least))
+    by_arm = f"{most_of} {what}" if most == least else f"{most_of} and {least_of} {what}"
     advice = (
         f"{by_arm}: estimates use only the other rows, and compare arms on different rows. Give such "
         "rows a reward too (a default, or the reward of a failure)."

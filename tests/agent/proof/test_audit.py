@@ -107,7 +107,7 @@ def test_rows_after_the_first_that_waits_are_left_out_where_enough_remain(tmp_pa
         (["{log}", "--since", "2024-01-02", "--until", "2024-01-02"], "a time before --until 2024-01-02"),
         (
             ["{log}", "--since", "2024-01-02"],
-            "it has no decision that a policy drew in that time; left out: none",
+            "it has no decision that a policy drew in that time; left out: 30 outside the window",
         ),
         (["there/is/none.jsonl"], "there/is/none.jsonl cannot be read"),
         (["-c", "none.yaml"], "none.yaml"),

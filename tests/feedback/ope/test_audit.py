@@ -286,6 +286,32 @@ def test_a_log_of_certain_draws_of_several_arms_fails(n: int, status: CheckStatu
     assert ("30 of 100 (30 %)" in check.found) is (n == 30)
 
 
+@pytest.mark.parametrize(
+    ("arms", "p", "status"),
+    [
+        (("a", "b"), np.tile([0.0, 1.0], (100, 1)), CheckStatus.FAIL),
+        (("a", "b"), None, CheckStatus.FAIL),
+        (("b",), np.ones((100, 1)), CheckStatus.WARN),
+    ],
+    ids=["whole distributions", "drawn propensity", "one arm"],
+)
+def test_a_log_in_which_nothing_was_left_to_chance_never_passes(
+    arms: tuple[str, ...], p: np.ndarray | None, status: CheckStatus
+) -> None:
+    reward = np.where(np.arange(100) % 3, np.nan, 1.0)
+    found = audit(Draws(arms, np.full(100, len(arms) - 1), np.ones(100), p, reward=reward))
+    assert (named(found, "deterministic draws").status, found.tested) == (status, 0)
+    assert bool(found.doubt) is (status is CheckStatus.FAIL)
+    assert "nan" not in " ".join(check.found for check in found.checks)
+
+
+def test_an_arm_that_alone_was_drawn_is_named_once_by_the_check_of_missing_rewards() -> None:
+    p = np.tile([0.5, 0.5], (100, 1))
+    reward = np.where(np.arange(100) % 4, np.nan, 1.0)
+    found = audit(Draws(("a", "b"), np.zeros(100, dtype=np.int64), p[:, 0], p, reward=reward))
+    assert named(found, "missing rewards").found == "75% of a have no reward"
+
+
 def test_weights_above_a_thousand_are_a_warning() -> None:
     for least, status in ((0.001, CheckStatus.PASS), (0.0009, CheckStatus.WARN)):
         propensity = np.where(np.arange(40) == 2, least, 0.5)
