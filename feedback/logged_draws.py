@@ -34,6 +34,8 @@ UNSETTLED = "may still get feedback"
 
 UNREADABLE = "cannot be read"
 
+NO_REWARD = "no reward"
+
 _SAME = 1e-9
 """Largest difference of a propensity from the entry of its distribution."""
 
@@ -309,7 +311,7 @@ class DrawFilter:
         yield "propensity not in (0, 1]", ~unknown & ~((p > 0.0) & (p <= 1.0 + TOLERANCE))
         yield "propensity differs from the distribution", ~unknown & ~(np.abs(p - batch.propensity) <= _SAME)
         yield "failed", np.isnan(batch.reward) & batch.draw.each(lambda key: key.failed)
-        yield "no reward", np.isnan(batch.reward)
+        yield NO_REWARD, np.isnan(batch.reward)
         yield UNSETTLED, batch.at >= self._settled
 
     def take(self, readable: Flags | None = None) -> tuple[LoggedDraws, Flags]:

@@ -10,8 +10,9 @@ from typing import Any, TypedDict
 
 from armwise.agent.evaluation.recompute import RecomputedCheck
 from armwise.feedback.decisions import format_time
-from armwise.feedback.logged_draws import LoggedDraws
+from armwise.feedback.logged_draws import NO_REWARD, LoggedDraws
 from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Evaluation, gate
+from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import Settled
 
 
@@ -234,6 +235,11 @@ def _warnings(found: Evaluation) -> Iterator[str]:
 # -- assumptions -------------------------------------------------------------------------------------
 
 
+RATED = (
+    "The figures are about decisions with feedback{}. They hold for all decisions only if feedback is as "
+    "likely whichever arm answered, and however well."
+)
+
 DIRECT = (
     "The log has no propensities, so every figure comes from the direct model, dm, and is right only if the "
     "model is. It assumes that rewards depend on what is on record of the question and on the arm, and that "
@@ -253,7 +259,7 @@ ALL_ELIGIBLE = (
 
 
 def list_assumptions(
-    log: LoggedDraws, checked: RecomputedCheck | None, settled: Settled, wait_time: str
+    log: LoggedDraws, checked: RecomputedCheck | None, settled: Settled, rule: RewardRule
 ) -> Iterator[str]:
     """Yield what the estimates assume and leave out, a sentence each.
 
@@ -261,8 +267,11 @@ def list_assumptions(
         log: The rows.
         checked: What was recomputed for the gate.
         settled: The settled part of the entire log.
-        wait_time: The rule's wait time.
+        rule: The rule of the rewards.
     """
+    if rule.default is None:
+        n = log.excluded.get(NO_REWARD, 0)
+        yield RATED.format(f": {n:,} of {n + len(log):,} have none and are left out" if n else "")
     if not log.has_propensities:
         yield DIRECT
     if log.estimated:
@@ -276,5 +285,5 @@ def list_assumptions(
         which = f"{settled.n_open:,} decisions" if settled.n_open else "Decisions"
         yield (
             f"{which} since {format_time(settled.before)} may still get feedback. They count once "
-            f"`reward.wait_time`, {wait_time}, has passed while the service runs."
+            f"`reward.wait_time`, {rule.wait_time}, has passed while the service runs."
         )

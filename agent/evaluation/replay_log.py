@@ -364,7 +364,7 @@ def replay(
         candidates=results,
         assumptions=[
             *source.remarks(rule),
-            *list_assumptions(log, checked, settled, rule.wait_time),
+            *list_assumptions(log, checked, settled, rule),
         ],
     )
 

@@ -191,6 +191,24 @@ def test_a_wrong_request_exits_with_2_from_each_verb(
     assert message in said(CliRunner().invoke(app, [verb, *ESTIMATE[verb], name]), 2)
 
 
+@pytest.mark.parametrize("default", [None, 0.0])
+def test_a_replay_says_that_it_is_about_decisions_with_feedback_unless_silence_has_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: float | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [one if one.seq % 3 == 0 else replace(one, metrics={}) for one in LOGS["honest"]]
+    rule = RewardRule(metrics=RULE.metrics, default=default, cost_weight=0.0)
+    with appearing(Path("log.jsonl")) as file:
+        write_export(rows, file, Header(written_at=0.0, reward=rule, arms=("large", "small")))
+    page, report = Path("replay.html"), Path("replay.json")
+    said(CliRunner().invoke(app, ["replay", "--from", "log.jsonl", "-o", str(page)]), 0)
+    said(CliRunner().invoke(app, ["replay", "--from", "log.jsonl", "-o", str(report)]), 0)
+    some = f"{2 * len(rows) // 3:,} of {len(rows):,} have none and are left out"
+    assumed = json.loads(report.read_text())["assumptions"]
+    assert any(some in line for line in assumed) is (some in page.read_text()) is (default is None)
+    assert ("What is assumed" in page.read_text()) is bool(assumed)
+
+
 def test_the_gate_judges_nothing_on_a_doubtful_log_and_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
