@@ -17,7 +17,7 @@ from armwise.agent.console.course import draw_course, read_marks
 from armwise.agent.console.live import background, sight
 from armwise.agent.console.page import find_address, page, pages
 from armwise.agent.console.summary import ServiceSummary, read_summary
-from armwise.agent.proof import About
+from armwise.agent.proof import About, state_kept_audit
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
 from armwise.feedback.log import erasures
@@ -93,6 +93,7 @@ def _read(replica: Replica, *, marked: bool, named: bool) -> dict[str, Any]:
         "few": savings.share_rated(said),
         "savings": said.find(About.DOLLARS),
         "quality": quality,
+        "audited": None if said.doubt else state_kept_audit(config),
         "spent": total["usd"],
         "finished": int(total["finished"]),
         "exploration": savings.explain_exploration(

@@ -19,7 +19,15 @@ import numpy as np
 
 from armwise.agent.config import AppConfig
 from armwise.agent.console.changes import COLOURS, list_changes, number_colours
-from armwise.agent.proof import About, LoggedTraffic, Statement, Statements, read_kept, state
+from armwise.agent.proof import (
+    About,
+    LoggedTraffic,
+    Statement,
+    Statements,
+    read_kept,
+    state,
+    state_kept_audit,
+)
 from armwise.agent.proof.audit import find_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
@@ -110,6 +118,7 @@ class Period:
         colours: Number of each arm's colour.
         classes: Quality by class of requests, with the number of decisions, the most frequent first.
         returned: Classes that the guard has sent back, if it goes by the same field.
+        audited: What a judge said of all answers of the log; None: none was asked, or the log is in doubt.
     """
 
     since: float
@@ -131,6 +140,7 @@ class Period:
     colours: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[tuple[str, int, Statement], ...] = ()
     returned: Returned = field(default_factory=Returned)
+    audited: Statement | None = None
 
 
 # -- of a log -------------------------------------------------------------------------------------
@@ -180,7 +190,8 @@ def read_period(
     classes, returned = tuple(_state_classes(store, traffic, by, found.reference)), Returned()
     if config.guard is not None and config.guard.by == by:
         returned = guards.read_returned(store, config.guard.name(config.reward.join))
-    return replace(period, classes=classes, returned=returned)
+    audited = None if doubt else state_kept_audit(config)
+    return replace(period, classes=classes, returned=returned, audited=audited)
 
 
 def read_events(store: Store, config: AppConfig, since: float, until: float) -> tuple[Events, Events]:

@@ -92,7 +92,7 @@ def list_statements(period: Period) -> list[Statement]:
     dollars, best = found.find(About.DOLLARS), found.find(About.BEST_ARM)
     window = write_duration(period.wait_s)
     quality = state_quality(found, len(period.arms), period.n_open, window, any_rating=period.rated > 0)
-    shown = (dollars, quality, None if best is None or best.silence else best)
+    shown = (dollars, quality, period.audited, None if best is None or best.silence else best)
     return [one for one in shown if one is not None]
 
 

@@ -12,7 +12,7 @@ from .receipt import (
 )
 from .statements import About, Statement, Statements, state
 from .traffic import LoggedTraffic, NoTrafficError, open_traffic, read_file, read_store
-from .words import write_badge, write_markdown, write_sentence
+from .words import state_kept_audit, write_badge, write_markdown, write_sentence
 
 __all__ = [
     "About",
@@ -31,6 +31,7 @@ __all__ = [
     "read_receipt",
     "read_store",
     "state",
+    "state_kept_audit",
     "verify",
     "write_badge",
     "write_markdown",

@@ -103,10 +103,11 @@ def offer_audit(config: "AppConfig", sessions: Sessions, reference: str, model: 
     except ValueError:
         return ""
     about = sum(estimate_usd(spec, one)[0] for one in answers)
+    price = f"for about {write_dollars(about)}" if about else f"at an unknown cost, as {model} has no price"
     named = "" if model == writing.DEFAULT else f" --judge {model}"
     return (
         f"Only {rated:.0%} of the answers are rated. To speak of all answers, let a judge read {OFFERED} of "
-        f"them, for about {write_dollars(about)}: armwise prove --audit {OFFERED}{named}"
+        f"them, {price}: armwise prove --audit {OFFERED}{named}"
     )
 
 

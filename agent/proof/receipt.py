@@ -50,6 +50,9 @@ LARGEST_FILE = 1 << 20
 RECEIPT = "receipt.json"
 """File of the home with the newest receipt."""
 
+AUDITED = "audited.json"
+"""File of the home with the newest receipt that has an audit."""
+
 
 class StatedHead(Stated):
     """The head of the log; see `armwise.feedback.log.chain`."""
@@ -172,15 +175,15 @@ def write_receipt(receipt: SavingsReceipt, path: Path) -> None:
 
 
 def keep_receipt(receipt: SavingsReceipt, config: "AppConfig") -> None:
-    """Keep a receipt as the newest, for the console."""
-    path = config.home_path / RECEIPT
-    path.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
-    write_receipt(receipt, path)
+    """Keep a receipt for reports and the console: as the newest, and as the newest with an audit if so."""
+    config.home_path.mkdir(exist_ok=True, parents=True, mode=0o700)
+    for name in (RECEIPT, *([] if receipt.audit is None else [AUDITED])):
+        write_receipt(receipt, config.home_path / name)
 
 
-def read_kept(config: "AppConfig") -> SavingsReceipt | None:
-    """Return the newest receipt of the log; None: there is none that can be read."""
-    path = config.home_path / RECEIPT
+def read_kept(config: "AppConfig", name: str = RECEIPT) -> SavingsReceipt | None:
+    """Return the newest receipt of the log, with `AUDITED` the newest that has an audit; None: no such."""
+    path = config.home_path / name
     try:
         receipt = read_receipt(path) if path.is_file() else None
     except (ExchangeError, OSError):

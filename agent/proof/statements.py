@@ -358,13 +358,15 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
     tone, word = _compare_ends(name, low, high)
     n, read = f"{audit.answers:,} answers", len(audit.grades)
     unread = sum(grade is None for _, grade in audit.grades)
+    than = f"{_points(value)} than answers of {name} have for such requests (range: {_ends(low, high)})."
+    found = f"estimated from {read:,} that were drawn at random: {than}"
+    if read == audit.answers:
+        found = f"{than} {judge} read all of them."
     return Statement(
         About.QUALITY,
         reference,
         f"All answers, as {judge} judges: {word}",
-        f"The mean grade by {judge} of all {n}, rated or not, is {_points(value)} than answers of {name} "
-        f"have for such requests (range: {_ends(low, high)}). {judge} read {read:,} of them, which were "
-        "drawn at random.",
+        f"The mean grade by {judge} of all {n}, rated or not, is {found}",
         f"mean grade by {judge} {low:+.1f} points at worst",
         n,
         (AUDITED, *([f"Answers without a grade ({unread:,}) count as the worse case."] if unread else [])),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from armwise.agent.proof.statements import round_down, shorten
 from armwise.agent.proof.verdict import PairsVerdict
 from armwise.agent.proof.words import escape
-from armwise.agent.reporting import write_dollars
+from armwise.agent.reporting import visible, write_dollars
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import MOST_MORE, GroupComparison, Word
 
@@ -24,8 +24,9 @@ def _pad(text: str, width: int, column: int) -> str:
     return text.rjust(width) if column else text.ljust(width)
 
 
-def write_verdict_markdown(verdict: PairsVerdict) -> str:
-    """Return a verdict as Markdown."""
+def write_verdict_markdown(verdict: PairsVerdict, command: str = "") -> str:
+    """Return a verdict as Markdown, with the command that recomputes it; empty: it was not written."""
+    again = f"`{visible(command)}` recomputes it from its pairs; r" if command else "R"
     header, *rows = _rows(verdict)
     word, _, reason = _word(verdict).partition(": ")
     lines = [
@@ -37,8 +38,7 @@ def write_verdict_markdown(verdict: PairsVerdict) -> str:
         "",
         *(f"- {escape(note)}" for note in _notes(verdict)),
         "",
-        f"`armwise verify verdict.json` recomputes it from its pairs; requests `{verdict.digest[:16]}`, "
-        f"Armwise {escape(verdict.armwise)}.",
+        f"{again}equests `{verdict.digest[:16]}`, Armwise {escape(verdict.armwise)}.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -2,8 +2,10 @@
 
 import html
 import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from armwise.agent.proof.receipt import SavingsReceipt
+from armwise.agent.proof.receipt import AUDITED, SavingsReceipt, read_kept
 from armwise.agent.proof.statements import (
     SURE,
     Statement,
@@ -12,7 +14,10 @@ from armwise.agent.proof.statements import (
     state_dollars,
     state_quality,
 )
-from armwise.agent.reporting import one_line, write_span
+from armwise.agent.reporting import moment, one_line, visible, write_span
+
+if TYPE_CHECKING:
+    from armwise.agent.config import AppConfig
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#&!$@])")
 
@@ -33,6 +38,19 @@ def list_statements(receipt: SavingsReceipt) -> tuple[Statement, Statement]:
     return state_dollars(figures), state_quality(figures, receipt.reward)
 
 
+def state_kept_audit(config: "AppConfig") -> Statement | None:
+    """Return what the newest audit of the log states, with its date; None: there was none."""
+    receipt = read_kept(config, AUDITED)
+    if receipt is None or receipt.audit is None:
+        return None
+    said = state_audited(receipt.audit, receipt.figures.reference)
+    dated = (
+        f"The audit was made on {moment(receipt.made_at)}, of {receipt.rows:,} decisions until "
+        f"{moment(receipt.before)}."
+    )
+    return replace(said, assumptions=(dated, *said.assumptions))
+
+
 def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in a few sentences."""
     figures = receipt.figures
@@ -50,9 +68,14 @@ def write_sentence(receipt: SavingsReceipt) -> str:
 # -- Markdown --------------------------------------------------------------------------------------
 
 
-def write_markdown(receipt: SavingsReceipt) -> str:
-    """Return a receipt as Markdown for the description of a pull request."""
-    figures = receipt.figures
+def write_markdown(receipt: SavingsReceipt, command: str = "") -> str:
+    """Return a receipt as Markdown for the description of a pull request.
+
+    Args:
+        receipt: The receipt.
+        command: The command that recomputes it; empty: it was not written to a file.
+    """
+    figures, again = receipt.figures, f"`{visible(command)}` recomputes it; r" if command else "R"
     names = (
         "dollars saved per 1,000 requests",
         f"points of 100 gained by a{' rated' * (receipt.audit is None) or 'n'} answer",
@@ -71,8 +94,7 @@ def write_markdown(receipt: SavingsReceipt) -> str:
         "| --- | ---: | ---: | ---: |",
         *(_row(*row) for row in rows),
         "",
-        f"`armwise verify receipt.json LOG` recomputes it; rows `{receipt.digest[:16]}`, "
-        f"Armwise {escape(receipt.armwise)}.",
+        f"{again}ows `{receipt.digest[:16]}`, Armwise {escape(receipt.armwise)}.",
     ]
     return "\n".join(lines) + "\n"
 
