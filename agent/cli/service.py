@@ -532,7 +532,8 @@ def verify(
 
     with report_errors():
         if (decision_id is None) is not whole:
-            raise ValueError("either --log or one decision or receipt was expected")
+            both = f"--log verifies the entire log: leave out {decision_id}, or leave out --log"
+            raise ValueError(both if whole else "name a decision or a receipt, or --log for the entire log")
     if decision_id is None:
         from armwise.agent.cli.whole_log import verify_log
 

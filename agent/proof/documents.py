@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -12,6 +13,9 @@ from armwise.feedback.jsonl import ExchangeError, appearing, explain
 
 DIGITS = 1e-9
 """Relative difference up to which two figures are the same: processors round sums differently."""
+
+FORMAT = re.compile(rb'\s*\{\s*"format":\s*"(armwise-(?:receipt|verdict|refusal))"')
+"""Begin of a document, with its format."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -60,6 +64,20 @@ def read_document(path: Path, kind: type[D], name: str, most: int) -> D:
         return kind.model_validate_json(content)
     except ValidationError as error:
         raise ExchangeError(f"{path} is no {name} of `armwise prove`: {explain(error)}") from None
+
+
+def find_format(path: Path) -> str:
+    """Return the format that a file begins with as a document of `armwise prove`; empty: it is none.
+
+    Args:
+        path: Any file, or a name that no file has.
+    """
+    try:
+        with path.open("rb") as file:
+            found = FORMAT.match(file.read(1000))
+    except OSError:
+        return ""
+    return found[1].decode() if found else ""
 
 
 def write_document(document: ProofDocument, path: Path, indent: int) -> None:

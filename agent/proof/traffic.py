@@ -125,6 +125,15 @@ def name_log(config: "AppConfig") -> str:
     return without_password(config.database_url)[:NAME_CHARS]
 
 
+def is_address(source: str) -> bool:
+    """Return whether a source is a database, not a file.
+
+    >>> is_address("sqlite:///home/log.db"), is_address("log.jsonl.gz")
+    (True, False)
+    """
+    return "://" in source
+
+
 def read_store(
     store: Store,
     config: "AppConfig",
@@ -191,8 +200,8 @@ def open_traffic(named: str | None, settings: "AppConfig | None", on_progress: P
         assert settings is not None
         with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
             return read_store(store, settings, on_progress)
-    scheme, separator, _ = named.partition("://")
-    if separator:
+    if is_address(named):
+        scheme = named.partition("://")[0]
         raise ValueError(
             f"{scheme}://...: a file was expected. Save the export of a service, `GET /v1/export`, and name "
             "that; for the log of a service name its configuration with -c, and no log"

@@ -1,6 +1,7 @@
 """The verbs of the receipt: `prove`, and the part of `verify` that computes a receipt again."""
 
 import json
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, with_log
 from armwise.agent.cli.whole_log import verify_log
-from armwise.agent.proof.documents import ProofDocument
+from armwise.agent.proof.documents import ProofDocument, find_format
 from armwise.agent.proof.judged import AnswerAudit, judge_answers, offer_audit
 from armwise.agent.proof.knowledge import assess
 from armwise.agent.proof.receipt import (
@@ -25,10 +26,10 @@ from armwise.agent.proof.receipt import (
     write_receipt,
 )
 from armwise.agent.proof.statements import choose_reference
-from armwise.agent.proof.traffic import LoggedTraffic, open_traffic
+from armwise.agent.proof.traffic import LoggedTraffic, is_address, open_traffic
 from armwise.agent.proof.verdict import is_verdict, read_verdict, verify_pairs, write_verdict
 from armwise.agent.proof.verdict_words import write_verdict_markdown, write_verdict_text
-from armwise.agent.proof.words import write_badge, write_markdown, write_sentence
+from armwise.agent.proof.words import state_kept_audit, write_badge, write_markdown, write_sentence
 from armwise.arms.llm import writing
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log.chain import LogHead
@@ -144,8 +145,9 @@ def prove(
             receipt = _prove_log(
                 *(log, beside, output, config, judge, judged), markdown=markdown, as_json=as_json
             )
-            words = write_markdown if markdown else write_sentence
-            _print(receipt, words(receipt), markdown=markdown, as_json=as_json)
+            command = _verify_command(output, log)
+            text = write_markdown(receipt, command) if markdown else write_sentence(receipt)
+            _print(receipt, text, markdown=markdown, as_json=as_json)
             if badge is not None:
                 with appearing(badge) as file:
                     file.write(write_badge(receipt).encode())
@@ -173,8 +175,16 @@ def prove(
         )
         if output is not None:
             write_verdict(verdict, output)
-        lines = write_verdict_markdown if markdown else write_verdict_text
-        _print(verdict, lines(verdict), markdown=markdown, as_json=as_json)
+        command = _verify_command(output)
+        text = write_verdict_markdown(verdict, command) if markdown else write_verdict_text(verdict)
+        _print(verdict, text, markdown=markdown, as_json=as_json)
+
+
+def _verify_command(output: Path | None, log: str | None = None) -> str:
+    """Return the command that computes a document again; empty if it was not written."""
+    if output is None:
+        return ""
+    return shlex.join(["armwise", "verify", output.name, *([] if log is None else [Path(log).name])])
 
 
 def _require_file(option: str, path: Path | None, suffix: str) -> None:
@@ -260,7 +270,9 @@ def _audit(
         return receipt
     settings, reference = settings.resolve_places(), receipt.figures.reference
     if judged is None:
-        if offer := offer_audit(settings, sessions, reference, judge):
+        if said := state_kept_audit(settings):
+            printed.print(f"An audit is kept. {said.text}", markup=False, **PLAIN)
+        elif offer := offer_audit(settings, sessions, reference, judge):
             printed.print(offer, markup=False, **PLAIN)
         return receipt
     with progress(errors) as on_progress:
@@ -281,6 +293,8 @@ def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
 
 def _open(log: str | None, config: Path) -> tuple[LoggedTraffic, "AppConfig | None"]:
     """Read a log, and the configuration where it is that of a service."""
+    if log is not None and (kind := find_format(Path(log))):
+        raise ValueError(f"{log} is no log, but has the format {kind}. Run: armwise verify {log}")
     settings = with_log(config) if log is None else None
     with progress(errors) as on_progress:
         return open_traffic(log, settings, on_progress), settings
@@ -301,8 +315,17 @@ def verify_receipt(path: Path, log: str | None, config: Path = CONFIG) -> None:
             _verify_verdict(path)
             return
         receipt = read_receipt(path)
+        of_file = not is_address(receipt.source)
+        if log is None and of_file:
+            command = shlex.join(["armwise", "verify", str(path), receipt.source])
+            raise ValueError(f"{path} is the receipt of a file, {receipt.source}. Name the file: {command}")
         traffic, _ = _open(log, config)
         differences = verify(receipt, traffic)
+        if differences and log is not None and not of_file:
+            raise ValueError(
+                f"{path} is the receipt of the log {receipt.source}, and {log} is another source: an export "
+                f"lacks decisions. Where the log is, run: {shlex.join(['armwise', 'verify', str(path)])}"
+            )
         for difference in differences:
             errors.print(difference, style="red", **PLAIN)
         if differences:

@@ -25,6 +25,7 @@ from armwise.agent.proof.documents import (
     Number,
     ProofDocument,
     Stated,
+    find_format,
     list_differences,
     read_document,
     write_document,
@@ -339,11 +340,7 @@ def verify_pairs(verdict: PairsVerdict) -> list[str]:
 
 def is_verdict(path: Path) -> bool:
     """Return whether a file begins as a verdict does, not as a receipt."""
-    try:
-        with path.open("rb") as file:
-            return b'"armwise-verdict"' in file.read(1000)
-    except OSError:
-        return False
+    return find_format(path) == "armwise-verdict"
 
 
 def read_verdict(path: Path) -> PairsVerdict:

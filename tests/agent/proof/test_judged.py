@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,12 @@ import yaml
 from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
-from armwise.agent.proof import judged, read_receipt
+from armwise.agent.config import load
+from armwise.agent.proof import judged, read_receipt, state_kept_audit
 from armwise.agent.proof.judged import AnswerAudit
+from armwise.agent.proof.receipt import AUDITED
 from armwise.agent.proof.statements import state_audited
+from armwise.agent.reporting import moment
 from armwise.arms.llm import Chunk, GeneratorError, LateWriter, Prompt
 from armwise.feedback.arrays import Floats
 from armwise.feedback.events import Status
@@ -105,9 +109,8 @@ def test_a_random_share_of_all_answers_is_judged_blind_and_the_receipt_speaks_of
     assert 0.35 < share < 0.65, "half of them are of the reference"
     estimate, low, high = found["quality"]
     printed = prove(config, "--audit", 200)
-    said_of_all = "The mean grade by jury of all 1,500 answers, rated or not, is "
-    assert said_of_all in printed
-    assert f"jury read {len(found['grades'])} of them, which were drawn at random" in printed
+    said_of_all = "The mean grade by jury of all 1,500 answers, rated or not, is estimated from "
+    assert f"{said_of_all}{len(found['grades'])} that were drawn at random: " in printed
     assert "This covers 1,500 decisions. All ranges" in printed
     assert "for one audit, not for the best of several" in printed
     assert "rated answers of" not in printed
@@ -153,6 +156,46 @@ def test_a_receipt_of_few_ratings_offers_an_audit_with_its_price(config: Path, s
     assert "To speak of all" not in prove(config, judge="nobody")
 
 
+def test_a_judge_without_a_price_is_offered_without_one(config: Path, store: Store) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["llms"] = {"jury": {"engine": "scripted"}}
+    config.write_text(yaml.safe_dump(document))
+    fill(store, WORLD, 600, seed=3)
+    printed = prove(config)
+    assert "200 of them, at an unknown cost, as jury has no price: armwise prove --audit 200" in printed
+    assert "$0" not in printed[printed.index("To speak of all") : printed.index("--audit")]
+
+
+def test_the_newest_audit_stays_in_what_is_said_until_there_is_another(
+    config: Path, store: Store, tmp_path: Path, judge: type[Judge], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a receipt without one, too, and in the report of any period."""
+    fill(store, WORLD, 600, seed=3)
+    settings = load(config, ["router"])
+    assert state_kept_audit(settings) is None
+
+    def report() -> str:
+        words = ["report", "-c", str(config), "--since", "2020-01-01"]
+        return " ".join(said(CliRunner().invoke(app, words), 0).split())
+
+    assert "jury" not in report()
+    first = audit(config, tmp_path)
+    plain = prove(config)
+    assert "To speak of all answers" not in plain
+    kept = state_kept_audit(settings)
+    assert kept is not None
+    assert kept.low == pytest.approx(100.0 * first["quality"][1], abs=0.1)
+    for printed in (plain, report()):
+        assert kept.detail in printed
+    assert f"The audit was made on {moment(time.time())[:10]}" in plain
+    monkeypatch.setitem(judge.replies, "Perhaps", '{"score": 9}')
+    audit(config, tmp_path)
+    assert kept.detail not in report()
+    path = settings.home_path / AUDITED
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"source": "another log"}))
+    assert state_kept_audit(settings) is None
+
+
 def test_no_audit_is_offered_where_most_answers_are_rated(config: Path, store: Store) -> None:
     fill(store, replace(WORLD, rated=0.5), 600, seed=3)
     assert "To speak of all answers" not in prove(config)
@@ -186,7 +229,8 @@ def test_the_sentence_rounds_the_range_away_from_the_estimate_and_counts_what_ha
     said = state_audited(one, "large")
     assert "3.4 points of 100 lower" in said.text
     assert "(range: 9.7 lower to 2.9 higher)" in said.text
-    assert "jury read 3 of them" in said.text
+    assert "is estimated from 3 that were drawn at random: 3.4 points" in said.text
+    assert "jury read all of them" in state_audited(one.model_copy(update={"answers": 3}), "large").detail
     assert "without a grade (1)" in said.text
     assert (said.tone, said.low) == ("", -9.7)
     better = state_audited(

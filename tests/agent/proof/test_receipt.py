@@ -224,7 +224,11 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
     ("rows", "why"),
     [
         (changed(served(300), probabilities=()), "It has no propensities."),
-        (served(300, (1.0, 0.0, 0.0)), "Only one arm could be drawn."),
+        (served(300, (1.0, 0.0, 0.0)), "it fails the audit (deterministic draws)"),
+        (
+            changed(served(300), arms=("cheap",), probabilities=(1.0,), drawn="cheap"),
+            "Only one arm could be drawn.",
+        ),
         (
             changed(served(300), mode=Mode.FORCED),
             "None of 300 decisions was drawn from a distr",
@@ -358,6 +362,29 @@ def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
     printed = run(receipt, log, verb="verify")
     assert "match: 1,500 decisions give what" in printed
     assert "than if dear had answered each of them" in printed
+
+
+@pytest.fixture
+def of_service(receipt: Path, tmp_path: Path) -> Path:
+    """The receipt of a service's log, of another rule than its export."""
+    document = json.loads(receipt.read_text()) | {"source": "sqlite:///home/log.db", "rows": 7}
+    (path := tmp_path / "service.json").write_text(json.dumps(document))
+    return path
+
+
+def test_a_receipt_and_its_source_are_told_apart_with_the_command_to_run(
+    log: Path, receipt: Path, of_service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"Name the file: armwise verify {receipt} {log.name}"
+    assert name in run(receipt, code=2, verb="verify"), "and asks for no configuration"
+    printed = run(of_service, log, code=2, verb="verify")
+    assert "is the receipt of the log sqlite:///home/log.db" in printed
+    assert f"run: armwise verify {of_service}" in printed
+    assert "digest: " not in printed
+    assert f"Run: armwise verify {receipt}" in run(receipt, code=2)
+    assert f"leave out {receipt}" in run(receipt, "--log", code=2, verb="verify")
+    assert "name a decision or a receipt, or --log" in run(code=2, verb="verify")
 
 
 @pytest.mark.parametrize(
@@ -499,6 +526,18 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
 )
 def test_the_sentence_says_what_the_ends_allow(fields: dict[str, Any], text: str) -> None:
     assert text in write_sentence(stated(**fields))
+
+
+def test_markdown_names_the_command_that_recomputes_a_receipt_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = write(tmp_path / "a log.jsonl", served())
+    assert "`armwise verify w.json 'a log.jsonl'` recomputes it; rows `" in run(
+        log, "--markdown", "-o", tmp_path / "w.json"
+    )
+    assert "match: " in run("w.json", "a log.jsonl", verb="verify")
+    assert "armwise verify" not in run(log, "--markdown")
 
 
 def test_names_of_arms_can_do_no_harm() -> None:

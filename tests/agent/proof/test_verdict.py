@@ -331,6 +331,9 @@ def test_a_verdict_is_printed_as_text_markdown_and_json(world: World) -> None:
     )
     assert re.search(r"^code +30 +\d+ +100.0 \(", text, re.MULTILINE)
     markdown = world.invoke(*words, "--markdown").stdout
+    assert "armwise verify" not in markdown
+    written = world.invoke(*words, "--markdown", "-o", world.folder / "week.json").stdout
+    assert "`armwise verify week.json` recomputes it from its pairs" in written
     assert markdown.startswith("**Not yet.** On the 300 requests of")
     assert "| code | 30 |" in markdown
     printed = world.invoke(*words, "--json").stdout
