@@ -48,6 +48,7 @@ def config(tmp_path: Path) -> Any:
         reward=RULE,
         actions=(),
         baseline=None,
+        guard=None,
         home_path=tmp_path,
         database_url=f"sqlite:///{tmp_path / 'log.db'}",
     )
