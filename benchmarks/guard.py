@@ -7,7 +7,8 @@ the answers, until the small one falls to 79 % in one class: at once, or after a
 equally frequent, and users rate at random.
 
 In calm weeks the small model loses nothing; or both are right in 95, 75, 90, 65, 85, 55 and 80 % on the seven
-days; or the small one loses 5 points, which is what is accepted, in all classes.
+days; or the small one loses 5 points, which is what is accepted, in all classes; or nothing falls, and users
+rate answers of the large one twice as often.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,9 @@ def fall(rng: np.random.Generator, share: float, calm: int) -> float:
 def is_quiet(rng: np.random.Generator, rated: int, classes: int, world: str) -> bool:
     """Return whether no class goes back in a week without a fall."""
     guard, share = Guard(GuardSpec(reference="large")), 0.1
-    drawn, chance, which = rng.random(rated) < share, rng.random(rated), rng.integers(classes, size=rated)
+    rated_share = 2.0 * share / (1.0 + share) if world == "unequal" else share
+    drawn, chance = rng.random(rated) < rated_share, rng.random(rated)
+    which = rng.integers(classes, size=rated)
     for row in range(rated):
         right = DAYS[7 * row // rated] if world == "days" else RIGHT
         if world == "accepted" and not drawn[row]:
@@ -70,12 +73,12 @@ def table(runs: int, weeks: int, decisions: int, seed: int) -> Iterator[str]:
             yield f"| {100 * share:.0f} % | {calm:,} | {shown} |{f' {early} too early' if early else ''}"
     yield ""
     yield f"| weeks of {decisions:,} decisions, 30 % rated, 10 classes | with a class that goes back |"
-    for world, count in (("calm", weeks), ("days", weeks), ("accepted", weeks)):
-        rngs = np.random.default_rng([seed, len(world)]).spawn(count)
+    for world in ("calm", "days", "accepted", "unequal"):
+        rngs = np.random.default_rng([seed, len(world)]).spawn(weeks)
         false = sum(
             not is_quiet(rng, round(0.3 * decisions), 10, world) for rng in track(rngs, description=world)
         )
-        yield f"| {world} | {false} of {count:,} |"
+        yield f"| {world} | {false} of {weeks:,} |"
 
 
 def main(

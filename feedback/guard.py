@@ -8,9 +8,10 @@ For a rated answer of quality r, in [0, 1], to which the reference had the proba
     Z = (r - c) / p          if the reference was drawn
     Z = (c - r) / (1 - p)    if another arm was; c is the mean quality of the reference lately, known before
 
-So Z compares answers of the same time: where all arms become worse together, no class goes back. If a class
-loses no more than `-least` at any time, each factor (1 + bet Z) / (1 + bet limit) has a mean of at most 1,
-and the capital ever reaches 1 / error with a probability of at most the error (Ville). The error is shared by
+So Z compares answers of the same time: where all arms become worse together, no class goes back. As c is that
+mean, Z hardly depends on how often users rate each arm. If a class loses no more than `-least` at any time,
+each factor (1 + bet Z) / (1 + bet limit) has a mean of at most 1, as c and the bet are known before the draw.
+So the capital ever reaches 1 / error with a probability of at most the error (Ville). The error is shared by
 `MOST_CLASSES` classes.
 
 The stake is placed bit by bit, one part at each answer, as a confidence sequence from the first answer on
@@ -46,7 +47,7 @@ BETS = 2.0 ** -np.arange(1.5, 7.5, 0.5)
 """Bets as shares of the stake."""
 
 MOST_LOST = 0.8
-"""Largest part of a bet's capital that one answer may cost: the control variate is lowered to that."""
+"""Largest part of a bet's capital that a bad answer of the reference may cost: the bet is lowered to that."""
 
 EARLY = 200
 """Answers of a class at which half of the stake has been placed."""
@@ -227,10 +228,11 @@ class WatchedClass:
             quality: Quality of the answer, in [0, 1].
             limit: Fall that is accepted, in (0, 1).
         """
-        control = np.minimum(self.reference[0] / self.reference[1], MOST_LOST * share / BETS)
+        control = self.reference[0] / self.reference[1]
+        bets = np.minimum(BETS, MOST_LOST * share / max(control, share))
         better = (quality - control) / (share if drawn else share - 1.0)
         self.capital += EARLY / ((self.rated + EARLY) * (self.rated + EARLY + 1.0))
-        self.capital *= (1.0 + BETS * better) / (1.0 + BETS * limit)
+        self.capital *= (1.0 + bets * better) / (1.0 + bets * limit)
         self.rated += 1
         self.reference = _add(self.reference, quality, drawn / share)
         self.others = _add(self.others, quality, (not drawn) / (1.0 - share))

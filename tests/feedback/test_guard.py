@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from armwise.agent.policies.features import FeatureSpec, describe
@@ -26,11 +26,20 @@ SPEC = GuardSpec(reference="large")
 
 
 def play(
-    guard: Guard, rng: np.random.Generator, n: int, right: tuple[float, float], name: str = "tax"
+    guard: Guard,
+    rng: np.random.Generator,
+    n: int,
+    right: tuple[float, float],
+    name: str = "tax",
+    often: float = 1.0,
 ) -> tuple[int, Fall] | None:
-    """Return after how many answers a class goes back; `right` of what is served, and of the reference."""
+    """Return after how many answers a class goes back.
+
+    `right` is of what is served, and of the reference, whose answers are rated `often` times as often.
+    """
+    rated = often * SPEC.share / (often * SPEC.share + 1.0 - SPEC.share)
     for row in range(1, n + 1):
-        drawn = bool(rng.random() < SPEC.share)
+        drawn = bool(rng.random() < rated)
         quality = float(rng.random() < right[drawn])
         fall = guard.see(name, SPEC.share, drawn=drawn, quality=quality, example_seq=row)
         if fall is not None:
@@ -44,6 +53,7 @@ def play(
     lost=st.floats(-0.5, 0.05),
     mean=st.floats(0.01, 0.99),
 )
+@example(share=0.1, reference=0.9, lost=0.05, mean=0.9)
 def test_no_bet_gains_on_average_while_a_class_loses_no_more_than_is_accepted(
     share: float, reference: float, lost: float, mean: float
 ) -> None:
@@ -60,10 +70,30 @@ def test_no_bet_gains_on_average_while_a_class_loses_no_more_than_is_accepted(
         after.see(share, drawn=drawn, quality=float(right), limit=0.05)
         assert (after.capital > 0.0).all()
         expected += probability * after.capital
-    placed = 200.0 / (10_200.0 * 10_201.0)
-    fair = (1.0 + placed) * (1.0 + BETS * lost) / (1.0 + BETS * 0.05)
-    assert expected == pytest.approx(fair, rel=1e-9)
-    assert (expected <= (1.0 + placed) * (1.0 + 1e-9)).all()
+    gained = expected / (1.0 + 200.0 / (10_200.0 * 10_201.0))
+    assert (gained <= 1.0 + 1e-9).all()
+    assert (gained >= (1.0 + BETS * lost) / (1.0 + BETS * 0.05) - 1e-9).all(), "it bets as much as it may"
+
+
+@given(share=st.floats(0.02, 0.45), mean=st.floats(0.01, 1.0), often=st.floats(0.05, 20.0))
+def test_no_bet_gains_on_average_where_one_arm_is_rated_more_often(
+    share: float, mean: float, often: float
+) -> None:
+    before = WatchedClass(10_000, np.ones(len(BETS)), reference=(mean, 1.0))
+    expected = np.zeros(len(BETS))
+    rated = often * share / (often * share + 1.0 - share)
+    for drawn, right in product((True, False), repeat=2):
+        after = replace(before, capital=before.capital.copy())
+        after.see(share, drawn=drawn, quality=float(right), limit=0.05)
+        expected += (rated if drawn else 1.0 - rated) * (mean if right else 1.0 - mean) * after.capital
+    assert (expected < 1.0).all()
+
+
+@pytest.mark.parametrize("often", [0.5, 2.0])
+def test_a_class_stays_whose_arms_are_as_good_and_rated_unequally_often(often: float) -> None:
+    for seed in range(4):
+        guard, rng = Guard(SPEC), np.random.default_rng(seed)
+        assert play(guard, rng, 8_000, (0.9, 0.9), often=often) is None
 
 
 def test_the_whole_stake_of_all_classes_is_the_error() -> None:
