@@ -66,7 +66,7 @@ TOO_FEW = Statement(
 
 
 Events = tuple[tuple[float, str], ...]
-"""Sentences with the times of what they tell, in order."""
+"""Sentences, each with the time of what it is about, in order."""
 
 
 class NothingServedError(ValueError):
