@@ -7,6 +7,7 @@ twice, and rows that another arm answered than the one that was drawn.
 """
 
 import time
+from collections.abc import Collection
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +27,7 @@ from armwise.feedback.exchange import (
     read_records,
     value_at,
 )
-from armwise.feedback.jsonl import ExchangeError, Header, appearing, read_lines, write_export
+from armwise.feedback.jsonl import FORMAT, ExchangeError, Header, appearing, read_lines, write_export
 from armwise.feedback.ope import Check, CheckStatus
 from armwise.feedback.sources import ExportSource
 
@@ -57,7 +58,8 @@ def is_export(path: Path) -> bool:
         return True  # reading it gives the message
     if path.is_dir() or not path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):
         return False
-    return any(line.startswith(b'{"format"') for _, line in islice(read_lines(path), 1))
+    begin = f'{{"format":"{FORMAT}"'.encode()
+    return any(line[:99].replace(b" ", b"").startswith(begin) for _, line in islice(read_lines(path), 1))
 
 
 def report_table(path: Path, given: Columns, when: When, on_progress: Progress) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def report_table(path: Path, given: Columns, when: When, on_progress: Progress) 
         ExchangeError: The file cannot be read, or no column holds the arm.
         NothingToAuditError: No row can be used.
     """
-    log = ProductionLog(path, ImportRequest(columns=given, scale=SCALE), on_progress)
+    log = ProductionLog(path, ImportRequest(columns=given, scale=SCALE, questions=False), on_progress)
     rule = make_rule(REWARD, SCALE)
     with TemporaryDirectory() as folder:
         file = Path(folder) / "log.jsonl"
@@ -88,7 +90,7 @@ def report_table(path: Path, given: Columns, when: When, on_progress: Progress) 
         checks = [
             *_check_impossible(impossible, faults, read),
             *_check_ids(faults.counts.pop(DUPLICATE, 0), read),
-            *_check_served(path, log.columns.arm or "", explicit=given.arm is not None),
+            *_check_served(path, log.skipped, log.columns.arm or "", explicit=given.arm is not None),
         ]
         source = ExportSource(file)
         report = report_log(source, str(path), rule, when, on_progress, checks, may_be_empty=bool(impossible))
@@ -132,17 +134,17 @@ def _check_ids(again: int, of: int) -> list[Check]:
     return [found] if again else []
 
 
-def _check_served(path: Path, arm: str, *, explicit: bool) -> list[Check]:
+def _check_served(path: Path, skipped: Collection[str], arm: str, *, explicit: bool) -> list[Check]:
     """Return the check that the arm that answered is the one that was drawn; empty without both columns."""
     names: dict[str, None] = {}
-    for record in islice(read_records(path), FIRST):
+    for record in islice(read_records(path, skipped), FIRST):
         names.update(dict.fromkeys(record.values))
     others = (*DRAWN, "arm", "arm_id", "action", "route") if arm in SERVED else (*SERVED, *DRAWN)
     other = next((name for name in others if name in names and name != arm), None)
     if other is None:
         return []
     n, of, example = 0, 0, ""
-    for record in read_records(path):
+    for record in read_records(path, skipped):
         one, two = (str(value_at(record.values, column) or "") for column in (arm, other))
         if one and two:
             of += 1

@@ -34,6 +34,7 @@ from armwise.feedback.exchange.records import FileRecord, names_in, occurs, read
 from armwise.feedback.exchange.systems import READERS, Reader
 from armwise.feedback.exchange.table import (
     MOST_ARMS,
+    QUESTIONS,
     SAMPLE,
     TABLE,
     Columns,
@@ -79,6 +80,7 @@ class ImportRequest:
         seed: Seed of these draws.
         score_prefix: Prefix of the columns of scores in a wide table; None: they are named like the arms.
         cost_prefix: Prefix of the columns of dollars.
+        questions: Whether a table's questions are read; otherwise the id serves as question.
     """
 
     form: str = "table"
@@ -96,6 +98,7 @@ class ImportRequest:
     seed: int = 0
     score_prefix: str | None = None
     cost_prefix: str | None = None
+    questions: bool = True
 
     def __post_init__(self) -> None:
         if self.columns.distribution is not None and self.columns.prefix is not None:
@@ -189,6 +192,7 @@ class ProductionLog:
         columns: The column of each field.
         arms: All arms; empty if each row has a distribution by name.
         scored: Name of the score that is the reward; None: rewards are in the rows.
+        skipped: Columns of questions that are not read.
         summary: Statistics of the examples; complete after the last example.
         faults: Rows that were left out; complete after the last example.
         frequencies: Counts of contexts, if propensities are estimated.
@@ -202,6 +206,12 @@ class ProductionLog:
         self._root = source if source.is_dir() else source.parent
         self.summary, self.faults = LogSummary(), Faults(strict=request.strict)
         self.frequencies: Frequencies | None = None
+        named = [f"{column}." for _, column in request.columns.list_columns()]
+        self.skipped = tuple(
+            name
+            for name in QUESTIONS
+            if not request.questions and not any(column.startswith(f"{name}.") for column in named)
+        )
         self._outcomes: Outcomes | None = None
         self._scores: JoinedScores | None = None
         self._reader = self._full() if request.form in FULL else self._system()
@@ -212,6 +222,8 @@ class ProductionLog:
             self.scored = scores.metric(given.reward, source)
             given = replace(given, reward=None)
             layout = replace(layout, fields={**layout.fields, "reward": ()})
+        if not request.questions:
+            layout = replace(layout, fields={**layout.fields, "question": ()})
         self._check_only()
         sample = islice(self._select_records(Counter()), SAMPLE)
         self.columns = understand(layout, given, sample, source)
@@ -368,7 +380,7 @@ class ProductionLog:
     def _select_records(self, left_out: Counter[str]) -> Iterator[FileRecord]:
         """Yield the selected decisions and the unreadable ones; count the others."""
         only = self._request.only.items()
-        for record in read_records(self._source):
+        for record in read_records(self._source, self.skipped):
             for row in self._reader.rows(record):
                 if self._scores is not None:
                     self._scores.match(row.values)

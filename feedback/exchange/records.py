@@ -10,7 +10,7 @@ import gzip
 import json
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,9 @@ NULL = r"\N"
 
 BATCH = 1024
 """Rows of a Parquet file that are read at a time."""
+
+LARGEST_BATCH = 1 << 30
+"""Largest size in bytes of these rows, unpacked: a small file may hold more than memory."""
 
 ITEMS = "data"
 """Key of the rows in a page of an HTTP API."""
@@ -81,11 +84,12 @@ def list_files(path: Path) -> list[Path]:
     return files
 
 
-def read_records(path: Path) -> Iterator[FileRecord]:
+def read_records(path: Path, skipped: Collection[str] = ()) -> Iterator[FileRecord]:
     """Yield the records of a file, or of all files below a folder.
 
     Args:
         path: CSV, TSV, JSON lines, JSON (a list, or an object whose list is `data`), or Parquet.
+        skipped: Columns that the records need not have: those of a Parquet file are not unpacked.
 
     Raises:
         ExchangeError: A file cannot be read, or is of another kind.
@@ -101,7 +105,7 @@ def read_records(path: Path) -> Iterator[FileRecord]:
         if kind in TABLES:
             yield from _table(file)
         elif kind == PARQUET:
-            yield from _parquet(file)
+            yield from _parquet(file, skipped)
         elif kind in DOCUMENTS:
             yield from _documents(file)
         else:
@@ -126,14 +130,20 @@ def _table(file: Path) -> Iterator[FileRecord]:
         yield FileRecord(f"{file}, line {row.number}", dict(zip(names, values, strict=False)), row.fault)
 
 
-def _parquet(file: Path) -> Iterator[FileRecord]:
+def _parquet(file: Path, skipped: Collection[str]) -> Iterator[FileRecord]:
     import pyarrow as pa
     from pyarrow import parquet
 
     row = 0
     try:
         with parquet.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=BATCH):
+            kept = [name for name in table.schema_arrow.names if name not in skipped] if skipped else None
+            for batch in table.iter_batches(batch_size=BATCH, columns=kept):
+                if batch.nbytes > LARGEST_BATCH:
+                    raise ExchangeError(
+                        f"{file}: the {len(batch):,} rows after row {row} have more than {LARGEST_BATCH:,} "
+                        "bytes, unpacked; leave out the columns of long texts"
+                    )
                 columns = [_column_values(column) for column in batch.columns]
                 for cells in zip(*columns, strict=True):
                     row += 1

@@ -187,10 +187,13 @@ def with_both_probabilities(record: FileRecord) -> Iterator[FileRecord]:
     yield replace(record, values={**values, column: arm, BOTH: {ACT: act, KEEP: keep}})
 
 
+QUESTIONS = ("question", "prompt", "query", "input", "text", "context", "messages", "conversations")
+"""Columns of a table that are tried for the question."""
+
 TABLE = Layout(
     "table",
     fields={
-        "question": ("question", "prompt", "query", "input", "text", "context", "messages", "conversations"),
+        "question": QUESTIONS,
         "arm": ARMS,
         "propensity": (
             *("propensity", "pscore", "propensity_score", "probability", "prob", "chance", "p"),
@@ -702,7 +705,8 @@ def make_example(
         if len(eligible) == 1 and row.propensity is not None and row.propensity != 1.0:
             raise BadValue(
                 "only one arm",
-                f"the only arm has the propensity {row.propensity:g}; name all arms with --arms a,b",
+                f"the only arm has the propensity {row.propensity:g}, so others could be drawn: name all of "
+                "them with `armwise import --arms a,b`",
             )
     decision = Decision(
         id=row.id,

@@ -244,6 +244,32 @@ def test_a_cut_or_odd_file_exits_with_2_and_a_message(tmp_path: Path) -> None:
         assert message in run(tmp_path / name, code=2), name
 
 
+def test_questions_are_not_unpacked_and_a_small_file_of_more_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.feedback.exchange.records.LARGEST_BATCH", 1 << 20)
+    rows, long = bandit_db(drawn_from, 300), "x" * 50_000
+    asked = as_parquet(tmp_path / "asked.parquet", [{**row, "question": long} for row in rows])
+    assert asked.stat().st_size < 100_000
+    assert "300 decisions" in run(asked)
+    packed = as_parquet(tmp_path / "packed.parquet", [{**row, "answer": long} for row in rows])
+    assert "the 300 rows after row 0 have more than 1,048,576 bytes, unpacked" in run(packed, code=2)
+    named = as_parquet(tmp_path / "named.parquet", [{**row, "context": row["arm_id"]} for row in rows])
+    assert "Read: arm from context" in run(named, "--arm", "context")
+    within = as_parquet(tmp_path / "in.parquet", [{**row, "context": {"to": row["arm_id"]}} for row in rows])
+    assert "Read: arm from context.to" in run(within, "--arm", "context.to")
+
+
+def test_other_json_lines_that_begin_with_a_format_are_a_table(tmp_path: Path) -> None:
+    rows = [{"format": "chat", **row} for row in bandit_db(drawn_from, 300)]
+    assert "Read: arm from arm_id" in run(as_lines(tmp_path / "log.jsonl", rows))
+
+
+def test_a_table_of_one_arm_that_was_not_certain_names_an_option_that_exists(tmp_path: Path) -> None:
+    printed = run(as_csv(tmp_path / "log.csv", [{"arm": "a", "propensity": 0.4}] * 3), code=2)
+    assert "name all of them with `armwise import --arms a,b`" in " ".join(printed.split())
+
+
 def test_a_line_that_was_cut_is_left_out_and_counted(tmp_path: Path) -> None:
     log = as_lines(tmp_path / "log.jsonl", bandit_db(drawn_from))
     log.write_bytes(log.read_bytes()[:-30])
