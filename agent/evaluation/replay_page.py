@@ -1,6 +1,7 @@
 """What is made of the document of a replay: a table for the terminal, and a page with plots."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
@@ -18,6 +19,7 @@ from armwise.agent.evaluation.replay_document import (
 )
 from armwise.agent.reporting import COLOURS, PALETTE, fill_template, format_counts, write_span
 from armwise.feedback.ope import ESTIMATORS
+from armwise.feedback.ope.intervals import LEVEL
 
 NO_ROW = "no decision to be judged by"
 """Shown for a candidate without rows."""
@@ -208,7 +210,7 @@ def make_page(document: ReplayDocument) -> str:
 
 
 def summary(report: ReplayDocument) -> str:
-    """Return the result in two sentences."""
+    """Return the result in two sentences, at a level that holds for all candidates together."""
     baseline, others = report["request"]["baseline"], report["candidates"][1:]
     begin = f"On {report['rows']:,} decisions that earned {report['earned']:+.3f} each"
     estimates = [
@@ -220,8 +222,9 @@ def summary(report: ReplayDocument) -> str:
     ]
     if not estimates:
         return f"{begin}, no candidate but {baseline} has an estimate."
+    n = len(estimates)
     name, headline, value, gain = max(
-        estimates,
+        ((name, headline, value, widen(gain, n)) for name, headline, value, gain in estimates),
         key=lambda estimate: (
             estimate[1]["covers"] and estimate[3]["low"] > 0.0,
             estimate[1]["covers"],
@@ -236,8 +239,28 @@ def summary(report: ReplayDocument) -> str:
             f"is {gain['value']:+.3f}"
         )
     kind = "" if gain["kind"] == report["request"]["interval"] else f"{gain['kind']} "
+    level = "95 %" if n == 1 else f"{100.0 * (1.0 - (1.0 - LEVEL) / n):.4g} %"
+    allowance = "" if n == 1 else f", which allows for the choice among {n:,} candidates"
     by = headline["estimator"] if headline["covers"] else f"{headline['estimator']}, which is biased"
-    return f"{begin}, {best} ({kind}95 % interval {write_ends(gain)}, by {by}).{_verdicts(others)}"
+    return (
+        f"{begin}, {best} ({kind}{level} interval {write_ends(gain)}, by {by}{allowance}).{_verdicts(others)}"
+    )
+
+
+def widen(interval: Interval, n: int) -> Interval:
+    """Return an interval of 95 % as one of n that hold together: each of 1 - 0.05 / n, by Bonferroni.
+
+    It grows with the logarithm of the tail: the width of every kind grows no faster, and the normal
+    approximation alone would be too short for rewards that are skewed, as those near 0 or 1 are.
+
+    >>> write_ends(widen({"value": 0.25, "low": -0.5, "high": 1.0, "kind": "normal"}, 10))
+    '[-0.968, +1.468]'
+    """
+    tail = (1.0 - LEVEL) / 2.0
+    growth = math.log(n / tail) / math.log(1.0 / tail)
+    value, low, high = interval["value"], interval["low"], interval["high"]
+    low, high = value - growth * (value - low), value + growth * (high - value)
+    return Interval(value=value, low=low, high=high, kind=interval["kind"])
 
 
 def _verdicts(candidates: list[CandidateResult]) -> str:

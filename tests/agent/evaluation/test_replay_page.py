@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from armwise.agent.evaluation.replay_document import (
     Interval,
     ReplayDocument,
     Weights,
+    add_estimates,
 )
 from armwise.agent.evaluation.replay_page import (
     BIASED,
@@ -35,7 +37,8 @@ from armwise.agent.evaluation.replay_page import (
 )
 from armwise.agent.reporting.plain_text import visible
 from armwise.feedback.log import Store
-from armwise.feedback.ope import ESTIMATORS
+from armwise.feedback.logged_draws import LoggedDraws
+from armwise.feedback.ope import ESTIMATORS, evaluate_each
 
 ARMS = ("none", "bm25", "dense")
 EVIL = "</title></pre></svg><script>alert('$x_1$')</script>\" onload=x \u5de8\u202e\x1b[2J\x9b1m\u2028"
@@ -181,7 +184,32 @@ def test_the_table_has_a_line_for_each_estimator_and_says_where_there_is_none() 
 def test_the_summary_names_the_candidate_that_is_surely_better() -> None:
     said = summary(a_report(WORSE, BETTER))
     assert "fixed:dense would have earned +0.500, 0.200 more than served" in said
-    assert "95 % interval [+0.150, +0.250], by dr" in said
+    assert "97.5 % interval [+0.141, +0.259], by dr" in said
+
+
+def test_of_ten_equal_arms_the_summary_finds_a_winner_in_few_logs() -> None:
+    arms, rng, won = tuple(f"arm{number}" for number in range(10)), np.random.default_rng(0), 0
+    for _ in range(200):
+        drawn, reward = rng.integers(10, size=1500), (rng.random(1500) < 0.7).astype(np.float64)
+        log = LoggedDraws.from_arrays(arms, drawn, reward, p_log=np.full((1500, 10), 0.1))
+        always = {f"fixed:{arm}": np.tile(row, (1500, 1)) for arm, row in zip(arms, np.eye(10), strict=True)}
+        results = {name: candidate(name, 0.0, None, estimates=[]) for name in always}
+        for name, found in evaluate_each(
+            log, always, rng, estimators=("snips",), interval="normal", reward_range=(0.0, 1.0)
+        ):
+            add_estimates(results[name], found, served=False)
+        won += "would have earned" in summary(a_report(*results.values()))
+    assert won <= 10
+
+
+@pytest.mark.parametrize(("n", "low", "level"), [(1, 0.15, "95 %"), (10, 0.119, "99.5 %")])
+def test_the_interval_of_the_best_is_wider_the_more_candidates_there_are(
+    n: int, low: float, level: str
+) -> None:
+    others = [candidate(f"worse{number}", 0.3, 0.0) for number in range(n - 1)]
+    said = summary(a_report(BETTER, *others))
+    assert f"({level} interval [+{low:.3f}, " in said
+    assert ("allows for the choice among" in said) == (n > 1)
 
 
 def test_the_summary_says_so_where_no_candidate_is_surely_better() -> None:
