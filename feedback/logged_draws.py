@@ -64,6 +64,7 @@ class LoggedDraws:
             without gaps.
         seq: Position in the training log, shape (n,), rising.
         at: Time of the decision, seconds since the epoch, UTC, shape (n,).
+        n_eligible: Number of arms that were eligible, shape (n,), of which some may have had the probability 0.
         version: Version of the policy that drew it, shape (n,).
         excluded: Number of decisions that were left out, by reason.
         estimated: Number of rows whose propensity was estimated from frequencies.
@@ -78,6 +79,7 @@ class LoggedDraws:
     groups: Integers
     seq: Integers
     at: Floats
+    n_eligible: Integers
     version: Integers
     excluded: Mapping[str, int] = field(default_factory=dict)
     estimated: int = 0
@@ -107,7 +109,7 @@ class LoggedDraws:
 
     def where(self, kept: Flags) -> "LoggedDraws":
         """Return the rows selected by `kept`, shape (n,), at least one."""
-        names = ("drawn", "propensity", "reward", "whole", "seq", "at", "version")
+        names = ("drawn", "propensity", "reward", "whole", "seq", "at", "n_eligible", "version")
         return replace(
             self,
             **{name: getattr(self, name)[kept] for name in names},
@@ -156,7 +158,7 @@ class LoggedDraws:
         propensity: Floats | None = None,
         groups: Integers | None = None,
     ) -> "LoggedDraws":
-        """Return draws from arrays, such as those of a simulation.
+        """Return draws from arrays, such as those of a simulation: an arm of probability 0 is not eligible.
 
         Args:
             arms: Names of the columns.
@@ -202,6 +204,7 @@ class LoggedDraws:
             groups=groups,
             seq=np.arange(1, n + 1),
             at=np.zeros(n),
+            n_eligible=(~(p_log <= 0.0)).sum(axis=1),
             version=np.zeros(n, dtype=np.int64),
         )
 
@@ -269,6 +272,7 @@ class DrawFilter:
             "reward": batch.reward[rows],
             "seq": batch.seq[rows],
             "at": batch.at[rows],
+            "n_eligible": batch.width[rows].astype(np.int32),
             "version": batch.version[rows].astype(np.int32),
             "estimated": batch.draw.each(lambda key: key.policy == ESTIMATED)[rows],
             "groups": (batch.seq if self._group == "none" else getattr(batch, self._group))[rows],

@@ -82,7 +82,7 @@ BEFORE = "before the canary began"
 
 PLAIN = {
     CandidateKind.SERVED: "The distribution that decided when the log was written.",
-    CandidateKind.UNIFORM: "Every eligible arm, with the same probability.",
+    CandidateKind.UNIFORM: "Every eligible arm, with the same probability; judged on decisions that could draw each.",
     CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
 }
 """Candidates without a context, with their descriptions."""
@@ -233,7 +233,7 @@ def plain_target(log: LoggedDraws, named: CandidateName) -> Target:
     def share_evenly(rows: slice | Integers) -> Floats:
         possible = log.possible(rows)
         shares: Floats = possible / possible.sum(axis=1, keepdims=True)
-        return shares
+        return shares  # of all that were eligible, in the rows that are kept
 
     p: Floats | Matrix
     if named.kind is CandidateKind.SERVED:
@@ -256,7 +256,9 @@ def plain_target(log: LoggedDraws, named: CandidateName) -> Target:
         always = np.eye(len(log.arms))[column]
         p = Matrix(lambda rows: np.tile(always, (len(log.drawn[rows]), 1)), shape)
     else:
-        kept, p, reason = np.ones(len(log), dtype=np.bool_), Matrix(share_evenly, shape), ""
+        n_possible = np.concatenate([log.possible(rows).sum(axis=1) for rows in split(len(log))])
+        kept, p = n_possible == log.n_eligible, Matrix(share_evenly, shape)
+        reason = "an eligible arm could not have been drawn"
     return Target(named.name, about, p, kept, {} if kept.all() else {reason: int((~kept).sum())})
 
 
@@ -295,6 +297,11 @@ def replay(
             cannot be evaluated on this log.
         LogUnavailableError: Try again later.
     """
+    if request.gate and store is None:
+        raise EvaluationError(
+            "--gate: the gate recomputes draws from the versions of a log, which a file lacks: leave it out, or "
+            "replay the log of the service itself."
+        )
     rule, settled = request.apply_prices(config.reward), source.settled
     service = CandidateService.from_config(config, rule, store, request.ceiling)
     asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_list_candidates(request, ())))]
@@ -388,10 +395,9 @@ def _estimate(
         reasons = format_counts(targets[0].left_out)
         raise EvaluationError(f"no decision can be used to evaluate the baseline {baseline!r}: {reasons}")
     rng, checked = np.random.default_rng(request.seed), None
-    if request.gate:
-        checked = RecomputedCheck() if store is None else recompute(store, config, log, rng, progress)
     known = None
-    if checked is not None and store is not None:
+    if request.gate and store is not None:
+        checked = recompute(store, config, log, rng, progress)
         numbers = np.unique(log.version)
         positions = versions.positions(store, rule.join, set(numbers.tolist()))
         upto = [positions.get(number, 0) for number in numbers.tolist()]
@@ -512,11 +518,6 @@ def _possible(request: EvaluationRequest, log: LoggedDraws) -> EvaluationRequest
     Raises:
         EvaluationError: The requested gate or estimators need propensities.
     """
-    if log.estimated and request.gate:
-        raise EvaluationError(
-            "The gate needs the propensities of the draws, but this log has propensities estimated from "
-            "frequencies, which no check can confirm. Remove --gate, or log the drawn arm's probability."
-        )
     if log.has_propensities:
         return request
     if request.gate:

@@ -216,8 +216,8 @@ def judge(
         for some in (evidence, evidence.mirrored)
     )
     span = reward_range[1] - reward_range[0]
-    # Wrong propensities can bring them beyond the possible range.
-    estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
+    # Wrong propensities, or few rows, can bring them beyond the possible range.
+    estimate, low = (np.clip(values, -span, span) for values in (bounds.estimate, bounds.low))
     figures = GateFigures(
         n=len(log),
         served=float(log.reward.mean()),
@@ -320,7 +320,7 @@ def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
 def _too_little(figures: GateFigures) -> str:
     """Return in words how far the bound falls short of the margin."""
     shortfall = (
-        f"The gain a decision is {figures.gain:+.4f} and at {100 * figures.level:g}% at least "
+        f"The gain a decision is estimated at {figures.gain:+.4f} and at {100 * figures.level:g}% at least "
         f"{figures.low:+.4f}, which must be above {figures.margin:+.4f}"
     )
     ahead = figures.gain - figures.margin

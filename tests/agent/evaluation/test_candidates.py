@@ -156,6 +156,15 @@ def test_uniform_and_fixed_draw_without_a_floor(config: AppConfig) -> None:
     assert fixed.left_out == {"the arm could not have been drawn": 1}
 
 
+@pytest.mark.parametrize("p", [(0.0, 0.0, 1.0), (0.5, 0.0, 0.5)])
+def test_uniform_is_not_judged_where_an_eligible_arm_had_no_probability(
+    config: AppConfig, p: tuple[float, ...]
+) -> None:
+    target = asked(config, [example(1), example(2, probabilities=p)], "uniform")
+    assert target.kept.tolist() == [True, False]
+    assert target.left_out == {"an eligible arm could not have been drawn": 1}
+
+
 def test_a_policy_that_would_be_served_is_judged_with_the_floor(config: AppConfig) -> None:
     target = asked(config, [example(1)], "policy:{kind: fixed, params: {arm: bm25}}")
     assert target.p[0].tolist() == pytest.approx(floored(0.0, 1.0, 0.0))

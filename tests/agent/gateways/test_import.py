@@ -246,7 +246,6 @@ def test_without_propensities_only_the_direct_model_is_used(unknown: Path, confi
     [
         (("--estimator", "ips"), "which ips needs"),
         (("--estimator", "dm", "--estimator", "snips", "--estimator", "dr"), "which snips and dr needs"),
-        (("--gate",), "which the gate needs"),
     ],
 )
 @pytest.mark.slow
@@ -279,8 +278,6 @@ def test_estimated_propensities_weigh_rewards_and_every_figure_says_so(unknown: 
     assert set(notes) == {"propensities were estimated, not recorded"}
     assumptions = " ".join(report["assumptions"])
     assert f"Propensities of {report['rows']:,} of {report['rows']:,} decisions were estimated" in assumptions
-    output = run("replay", "-c", config, "--from", log, "--policy", "uniform", "--gate", code=2)
-    assert "no check can confirm" in output
 
 
 def test_rows_without_a_propensity_are_left_out_of_the_others(tmp_path: Path, config: Path) -> None:

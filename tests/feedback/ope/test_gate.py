@@ -295,6 +295,13 @@ def test_a_gain_exactly_at_the_margin_does_not_look_better() -> None:
     assert reason.endswith(" more decisions would show it.")
 
 
+def test_a_bound_of_few_decisions_is_not_below_what_is_possible() -> None:
+    verdict = judge(SPEC, made_log(3), np.tile(CANDIDATE, (3, 1)), reward_range=(0.0, 1.0))
+    assert [point.low for point in verdict.trail] == [-1.0] * 3
+    assert verdict.figures is not None
+    assert verdict.figures.low == -1.0
+
+
 def test_the_gain_that_is_shown_is_possible() -> None:
     """Half of ten draws are of an arm with a chance of one in a thousand, which earns all there is."""
     p_log, p_target = np.tile([0.999, 0.001], (10, 1)), np.tile([0.0, 1.0], (10, 1))
@@ -434,6 +441,7 @@ def test_the_gate_keeps_few_numbers_of_each_row() -> None:
         groups=np.arange(n) // 4,
         seq=np.arange(1, n + 1),
         at=np.arange(n)[::-1] / 2.0,
+        n_eligible=np.full(n, 2),
         version=np.ones(n, np.int64),
     )
     tracemalloc.start()
