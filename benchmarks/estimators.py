@@ -12,7 +12,7 @@ OMP_NUM_THREADS=1.
 In the replay, LinUCB decides so many `--decisions`, whose context is eight numbers, and
 `ips` says what it earned. We learn from each of them. obp's `run_bandit_replay` learns
 only those on which both agree. First both have the decisions in memory. Then the whole
-processes are compared: ours is the verb `armwise replay --from FILE`, which also audits
+processes are compared: ours is the verb `armwise replay FILE`, which also audits
 the log; obp's imports obp and loads arrays. `--beside` is the folder of another checkout
 of Armwise, whose verb is timed too.
 """
@@ -107,7 +107,7 @@ def write_log(path: Path, log: dict[str, Floats | Integers], contexts: Floats) -
 def time_verb(path: Path, checkout: Path) -> float:
     """Return the processor time of `armwise replay` of an export by LinUCB, seconds."""
     policy = "policy:{kind: linucb, params: {dims: 0}}"
-    words = ["replay", "--from", str(path), "--policy", policy, "--estimator", "ips"]
+    words = ["replay", str(path), "--policy", policy, "--estimator", "ips"]
     compiled = {"PYTHONPYCACHEPREFIX": str(path.parent / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
     for _ in range(2):  # the first run compiles the modules, as an installation does
         before = getrusage(RUSAGE_CHILDREN)

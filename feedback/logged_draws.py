@@ -64,7 +64,7 @@ class LoggedDraws:
             without gaps.
         seq: Position in the training log, shape (n,), rising.
         at: Time of the decision, seconds since the epoch, UTC, shape (n,).
-        n_eligible: Number of arms that were eligible, shape (n,), of which some may have had the probability 0.
+        n_eligible: Number of eligible arms, shape (n,), of which some may have had the probability 0.
         version: Version of the policy that drew it, shape (n,).
         excluded: Number of decisions that were left out, by reason.
         estimated: Number of rows whose propensity was estimated from frequencies.

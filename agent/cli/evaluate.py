@@ -65,8 +65,11 @@ REPLAY_FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "
 def replay(
     given: dict[str, Any],
     config: ConfigPath = CONFIG,
-    export: Annotated[
-        Path | None, typer.Option("--from", help="Read a file of `armwise export` instead of the log.")
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A file of `armwise export` or `armwise import`. By default the log of the service."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write a report, as .html or .json.")
@@ -80,20 +83,20 @@ def replay(
         from armwise.agent.config import load
 
         require_report(output)
-        if on_ray and export is not None:
+        if on_ray and file is not None:
             raise ValueError(
-                f"--ray reads blocks of the log from its database, but --from names the file {export}: leave "
-                "one of them out"
+                f"--ray reads blocks of the log from its database, and not from the file {file}: "
+                "leave one of them out"
             )
         request = EvaluationRequest.model_validate({**given, **_parse_options(given)})
-        exported = ExportSource(export or Path(), keeps=True)
-        if export is not None and config == CONFIG and not config.exists():
-            config, settings = export, derive_config(export, exported.headers)
+        exported = ExportSource(file or Path(), keeps=True)
+        if file is not None and config == CONFIG and not config.exists():
+            config, settings = file, derive_config(file, exported.headers)
         else:
-            settings = with_log(config, without=()) if export is None else load(config)
+            settings = with_log(config, without=()) if file is None else load(config)
         notes = list[str]()
         with _frozen(), progress() as on_progress:
-            if export is None:
+            if file is None:
                 with (
                     closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
                     evaluation.map_on_ray() if on_ray else nullcontext() as map_blocks,
@@ -105,11 +108,11 @@ def replay(
                 if rule is not settings.reward:
                     settings = settings.model_copy(update={"reward": rule})
                     notes.append(
-                        f"Rewards are those that {export} declares, {', '.join(rule.metrics)}: {config} has "
+                        f"Rewards are those that {file} declares, {', '.join(rule.metrics)}: {config} has "
                         "none of these metrics."
                     )
                 document = evaluation.replay(settings, request, exported, None, on_progress)
-                document["source"] = str(export)
+                document["source"] = str(file)
         document["assumptions"] = [*notes, *document["assumptions"]]
         console.print(evaluation.make_table(document))
         for note in evaluation.list_footnotes(document):

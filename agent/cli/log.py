@@ -47,7 +47,7 @@ def export(
     until: Annotated[str | None, typer.Option("--until", help="Only decisions before then.")] = None,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Write the training log to a file, for other programs or `armwise replay --from`."""
+    """Write the training log to a file, for other programs or `armwise replay`."""
     with report_errors():
         window = ExportWindow.model_validate({"since": since, "until": until})
         settings = with_log(config)

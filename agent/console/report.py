@@ -29,6 +29,12 @@ SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
 def report(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A file of `armwise export` or `armwise import`. By default the log of the service."
+        ),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -42,12 +48,6 @@ def report(
         typer.Option(
             "--until",
             help="End, such as 2026-05-01T12:00, in UTC. By default now; for a file, its last decision.",
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", help="Read a file of `armwise export` or `armwise import` instead of the log."
         ),
     ] = None,
     output: Annotated[
@@ -67,9 +67,9 @@ def report(
     """Report a period: what was served, what it saved, how it was rated, and what changed."""
     with report_errors():
         if send or dry_run:
-            if export is not None or output is not None or text:
+            if file is not None or output is not None or text:
                 raise ValueError(
-                    "--send has the form of `digest.form`: leave out --from, --output and --text"
+                    "--send has the form of `digest.form`: leave out the file, --output and --text"
                 )
             _send(config, since, until, dry_run=dry_run)
             return
@@ -77,8 +77,8 @@ def report(
             raise ValueError(f"--output {output}: a name that ends with .html was expected")
         if output is not None and not output.parent.is_dir():
             raise ValueError(f"--output {output}: there is no folder {output.parent}")
-        if export is not None:
-            period, command = _report_file(export, since, until)
+        if file is not None:
+            period, command = _report_file(file, since, until)
         else:
             period, command = _report_log(config, since, until)
         if output is not None:
@@ -137,7 +137,7 @@ def _report_file(path: Path, since: str | None, until: str | None) -> tuple[Peri
     with progress(errors) as on_progress:
         period = read_file_period(path, begin, end, on_progress)
     window = _window(begin, end) if last or since or until else []  # without times, 0 stands for each
-    return period, ["armwise", "report", "--from", str(path), *window]
+    return period, ["armwise", "report", str(path), *window]
 
 
 def read_begin(text: str, end: float) -> float:

@@ -82,7 +82,7 @@ BEFORE = "before the canary began"
 
 PLAIN = {
     CandidateKind.SERVED: "The distribution that decided when the log was written.",
-    CandidateKind.UNIFORM: "Every eligible arm, with the same probability; judged on decisions that could draw each.",
+    CandidateKind.UNIFORM: "Every eligible arm, with the same probability; judged where each could be drawn.",
     CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
 }
 """Candidates without a context, with their descriptions."""
@@ -299,8 +299,8 @@ def replay(
     """
     if request.gate and store is None:
         raise EvaluationError(
-            "--gate: the gate recomputes draws from the versions of a log, which a file lacks: leave it out, or "
-            "replay the log of the service itself."
+            "--gate: the gate recomputes draws from the versions of a log, which a file lacks: leave it out, "
+            "or replay the log of the service itself."
         )
     rule, settled = request.apply_prices(config.reward), source.settled
     service = CandidateService.from_config(config, rule, store, request.ceiling)

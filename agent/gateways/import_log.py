@@ -1,4 +1,4 @@
-"""The verb that converts the log of another system to a file for `armwise replay --from`."""
+"""The verb that converts the log of another system to a file for `armwise replay`."""
 
 import time
 from collections import deque
@@ -159,7 +159,7 @@ def import_log(
         ),
     ] = False,
 ) -> None:
-    """Convert the log of another system to a file for `armwise replay --from`.
+    """Convert the log of another system to a file for `armwise replay`.
 
     Armwise's own log does not change.
     """
@@ -434,7 +434,7 @@ def _print_possible(log: ProductionLog, request: ImportRequest) -> None:
         )
     if summary.rows and summary.unknown == summary.rows:
         say(
-            "the log has no propensities, so `armwise replay --from` can use only the direct model, dm. "
+            "the log has no propensities, so `armwise replay` can use only the direct model, dm. "
             "Log the probability of the drawn arm with each decision, or give --propensity, --distribution "
             "or --estimate-propensities"
         )

@@ -26,9 +26,6 @@ def audit(
             "CSV, JSON lines, JSON or Parquet. By default the log of the service."
         ),
     ] = None,
-    export: Annotated[
-        Path | None, typer.Option("--from", help="The same file, named as for `replay`.")
-    ] = None,
     since: Annotated[
         str | None,
         typer.Option("--since", help="Only decisions since then, such as 2026-05-01T12:00 or 7d."),
@@ -51,22 +48,19 @@ def audit(
     with report_errors():
         if output is not None and output.suffix != ".json":
             raise ValueError(f"--output {output}: a name that ends with .json was expected")
-        if log is not None and export is not None:
-            raise ValueError(f"--from {export}: {log} was named already; name one of them")
-        path = log or export
         begin = None if since is None else moment("--since", since)
         end = None if until is None else moment("--until", until)
         if begin is not None and end is not None and begin >= end:
             raise ValueError(f"--since {since}: a time before --until {until} was expected")
         given = Columns(arm=arm, propensity=propensity, reward=reward)
-        if path is None and given != Columns():
+        if log is None and given != Columns():
             raise ValueError("--arm, --propensity and --reward name columns of a table: name its file")
         with progress(errors) as on_progress:
-            if path is not None and (given != Columns() or not is_export(path)):
-                report = report_table(path, given, (begin, end), on_progress)
-            elif path is not None:
-                rule = next(iter(read_headers(path))).reward
-                report = report_log(ExportSource(path), str(path), rule, (begin, end), on_progress)
+            if log is not None and (given != Columns() or not is_export(log)):
+                report = report_table(log, given, (begin, end), on_progress)
+            elif log is not None:
+                rule = next(iter(read_headers(log))).reward
+                report = report_log(ExportSource(log), str(log), rule, (begin, end), on_progress)
             else:
                 settings = with_log(config)
                 rule, name = settings.reward, without_password(settings.database_url)

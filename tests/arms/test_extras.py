@@ -182,8 +182,8 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
     verbs = [
         f"import log.csv {columns} -o log.jsonl",
         "audit log.jsonl",
-        "replay --from log.jsonl -o replay.html",
-        "report --from log.jsonl -o report.html",
+        "replay log.jsonl -o replay.html",
+        "report log.jsonl -o report.html",
     ]
     code = "from armwise.agent.cli.main import main\n"
     for verb in verbs:

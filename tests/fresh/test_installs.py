@@ -45,7 +45,7 @@ def test_the_small_installation_reads_a_log(fresh: Fresh) -> None:
     fresh.run("armwise", "import", "log.csv", *columns, "--arms", "large,small", "-o", "log.jsonl")
     fresh.run("armwise", "audit", "log.jsonl")
     for verb in ("replay", "report"):
-        fresh.run("armwise", verb, "--from", "log.jsonl", "-o", f"{verb}.html")
+        fresh.run("armwise", verb, "log.jsonl", "-o", f"{verb}.html")
         assert "large" in (fresh.folder / f"{verb}.html").read_text()
     fresh.run("python", "-c", "from armwise import Client, LinUCB, ips")
 

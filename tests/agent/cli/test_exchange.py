@@ -337,11 +337,11 @@ def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     """Also where an arm has a name that no configuration may have."""
     path = exported(config, tmp_path / "log.jsonl", arms=[*ARMS, "vendor/model"])
     monkeypatch.chdir(tmp_path)
-    printed = run("replay", "--from", path, "--policy", "uniform", "--policy", "configured", "-o", "r.json")
+    printed = run("replay", path, "--policy", "uniform", "--policy", "configured", "-o", "r.json")
     assert "serve_config.yaml" not in printed
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["source"] == str(path)
-    own = run("replay", "--from", path, "--policy", "uniform", "-c", config, "-o", tmp_path / "own.json")
+    own = run("replay", path, "--policy", "uniform", "-c", config, "-o", tmp_path / "own.json")
     assert "uniform" in own
     mine, theirs = (
         {one["name"]: one for one in json.loads((tmp_path / name).read_text())["candidates"]}["uniform"]
@@ -364,11 +364,11 @@ def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
     both = tmp_path / "both.jsonl"
     both.write_text(one.read_text() + other.read_text())
     monkeypatch.chdir(tmp_path)
-    printed = run("replay", "--from", both, code=2)
+    printed = run("replay", both, code=2)
     assert "has 2 rules of rewards, with the metrics click, " in printed
     assert "-c names a configuration" in printed
     nothing = exported(config, tmp_path / "nothing.jsonl", reward={})
-    assert "with the metrics none" in run("replay", "--from", nothing, code=2)
+    assert "with the metrics none" in run("replay", nothing, code=2)
 
 
 def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> 
     assert "its reward, which a replay takes from the file: {clicks: {range: [0, 4]}}" in run(
         "import", source, "-o", path, *imported
     )
-    printed = run("replay", "--from", path, "-c", config, "--policy", "uniform", "-o", report)
+    printed = run("replay", path, "-c", config, "--policy", "uniform", "-o", report)
     assert "Rewards are those that" in printed
     assert "has none of these metrics." in printed
     told = json.loads(report.read_text())
@@ -388,9 +388,9 @@ def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> 
     assert list(told["reward"]["metrics"]) == ["clicks"]
     renamed = path.read_bytes().replace(b'"clicks"', b'"thumb"')
     path.write_bytes(renamed)
-    assert "Rewards are those that" not in run(
-        "replay", "--from", path, "-c", config, "--policy", "uniform"
-    ), "the configuration declares this one"
+    assert "Rewards are those that" not in run("replay", path, "-c", config, "--policy", "uniform"), (
+        "the configuration declares this one"
+    )
 
 
 @pytest.mark.slow
@@ -408,7 +408,7 @@ def test_a_log_without_times_is_not_of_1970(tmp_path: Path) -> None:
     source.write_text("\n".join(["id,arm,propensity,reward", *rows]))
     columns = [word for name in ("id", "arm", "propensity", "reward") for word in (f"--{name}", name)]
     run("import", source, "-o", log, *columns)
-    for verb in (["prove"], ["report", "-o", page, "--text", "--from"], ["replay", "-o", page, "--from"]):
+    for verb in (["prove"], ["report", "-o", page, "--text"], ["replay", "-o", page]):
         said = run(*verb, log) + (page.read_text(encoding="utf-8") if page.exists() else "")
         assert "1970" not in said, verb
         assert "no times on record" in said, verb

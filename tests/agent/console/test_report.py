@@ -142,15 +142,15 @@ def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> No
     log = tmp_path / "log.jsonl"
     with appearing(log) as file:
         write_export(simulated(300), file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
-    assert "* 300 decisions, " in run("--from", log)
-    assert "* 60 decisions, " in run("--from", log, "--since", "1h")
-    assert "* 9 decisions, " in run("--from", log, "--until", "2023-11-14T22:23:20")
+    assert "* 300 decisions, " in run(log)
+    assert "* 60 decisions, " in run(log, "--since", "1h")
+    assert "* 9 decisions, " in run(log, "--until", "2023-11-14T22:23:20")
     page = tmp_path / "week.html"
-    run("--from", log, "-o", page)
+    run(log, "-o", page)
     again = re.search(r"<pre>(.*)</pre>", page.read_text(encoding="utf-8"))
     assert again is not None
     assert again[1] == (
-        f"armwise report --from {log} --since 2023-11-14T22:14:20Z --until 2023-11-15T03:13:21Z -o week.html"
+        f"armwise report {log} --since 2023-11-14T22:14:20Z --until 2023-11-15T03:13:21Z -o week.html"
     )
     before = page.read_text(encoding="utf-8")
     run(*again[1].split()[2:-1], page)
@@ -169,5 +169,5 @@ def test_a_wrong_request_of_a_file_is_refused_in_one_line(tmp_path: Path) -> Non
         (["--since", "2024-01-01"], "--since 2024-01-01: a time before the end of the period was expected"),
         (["--until", "2024-01-01", "--since", "1d"], "no decision was made from 2023-12-31 00:00:00"),
     ):
-        assert message in run("--from", log, *words, code=2)
-    assert "none.jsonl cannot be read" in run("--from", tmp_path / "none.jsonl", code=2)
+        assert message in run(log, *words, code=2)
+    assert "none.jsonl cannot be read" in run(tmp_path / "none.jsonl", code=2)

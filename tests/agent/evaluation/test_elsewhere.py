@@ -165,5 +165,5 @@ def _echo(part: Part) -> ReplayedBlock:
 
 def test_an_export_is_not_replayed_on_ray(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    done = CliRunner().invoke(app, ["replay", "--ray", "--from", str(path)])
+    done = CliRunner().invoke(app, ["replay", "--ray", str(path)])
     assert (done.exit_code, str(path) in done.output) == (2, True)

@@ -698,7 +698,7 @@ def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Pa
     export = tmp_path / "log.jsonl"
     assert CliRunner().invoke(app, ["export", "-c", str(file), "-o", str(export)]).exit_code == 0
     reports = []
-    for name, words in (("log", []), ("export", ["--from", str(export)])):
+    for name, words in (("log", []), ("export", [str(export)])):
         output = tmp_path / f"{name}.json"
         asked = [
             "replay",
@@ -738,7 +738,7 @@ def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Pa
         (["--estimator", "best"], "unknown estimator 'best'"),
         (["--interval", "wide"], "unknown interval 'wide'"),
         (["--output", "report.pdf"], "a name that ends with .json or .html was expected"),
-        (["--from", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
 def test_the_verb_says_what_is_wrong_and_exits_with_2(file: Path, words: list[str], said: str) -> None:

@@ -71,7 +71,7 @@ def unknown(table: Path) -> Path:
 def replayed(config: Path, log: Path, *words: object) -> tuple[str, dict[str, Any]]:
     """Replay a log; return what is printed, and the report."""
     report = log.parent / "report.json"
-    printed = run("replay", "-c", config, "--from", log, "-o", report, *words)
+    printed = run("replay", "-c", config, log, "-o", report, *words)
     return printed, json.loads(report.read_text())
 
 
@@ -159,8 +159,8 @@ def test_an_export_is_imported_audited_and_replayed_by_its_own_rewards(
     assert printed.count("left out ") == len(export.left_out)
     for reason, n in export.left_out.items():
         assert f"left out {n}: {reason}" in printed
-    run("audit", "--from", log)
-    run("replay", "--from", log, "--policy", "fixed:small", "--policy", "fixed:large", "-o", report)
+    run("audit", log)
+    run("replay", log, "--policy", "fixed:small", "--policy", "fixed:large", "-o", report)
     values = figures(json.loads(report.read_text()))
     for arm, first in (("small", 0), ("large", 1)):
         earned = [reward for reward in judged[first::2] if reward is not None]
@@ -252,7 +252,7 @@ def test_without_propensities_only_the_direct_model_is_used(unknown: Path, confi
 def test_what_needs_propensities_is_refused_with_what_would_make_it_possible(
     unknown: Path, config: Path, words: tuple[str, ...], needing: str
 ) -> None:
-    output = run("replay", "-c", config, "--from", unknown, "--policy", "uniform", *words, code=2)
+    output = run("replay", "-c", config, unknown, "--policy", "uniform", *words, code=2)
     assert f"The log has no propensities, {needing}" in output
     assert "--estimate-propensities" in output
 
@@ -304,10 +304,10 @@ def test_impossible_propensities_reach_neither_an_audit_nor_a_report(tmp_path: P
     assert "194 decisions written" in printed
     assert "left out 6: propensity not in (0, 1]" in printed
     run("audit", log)
-    assert "194 decisions" in run("report", "--from", log, "-o", tmp_path / "page.html")
+    assert "194 decisions" in run("report", log, "-o", tmp_path / "page.html")
     lines = log.read_text().splitlines(keepends=True)
     for value in spoiled.values():
         lines[1] = re.sub(r'"probabilities":\[[^]]*]', f'"probabilities":[{value}]', lines[1])
         log.write_text("".join(lines))
-        for words in (["audit", log], ["report", "--from", log], ["replay", "--from", log]):
+        for words in (["audit", log], ["report", log], ["replay", log]):
             assert "line 2: " in run(*words, code=2)

@@ -38,14 +38,12 @@ def run(*words: object, code: int = 0, verb: str = "audit") -> str:
 
 
 def test_a_true_log_passes_and_a_wrong_one_exits_with_1_and_says_why(tmp_path: Path) -> None:
-    """By position or as for `replay`, packed or not."""
     true = write(tmp_path / "true.jsonl.gz", simulated(600))
     assert "No fault was found in 600 draws" in run(true)
     false = write(tmp_path / "false.jsonl", wrong(simulated(600)))
-    for words in ((false,), ("--from", false)):
-        printed = run(*words, code=1)
-        assert "fail, mean weight of each arm: Every propensity on record is 1 / n" in printed
-        assert "it fails the audit (mean weight of each arm)" in printed
+    printed = run(false, code=1)
+    assert "fail, mean weight of each arm: Every propensity on record is 1 / n" in printed
+    assert "it fails the audit (mean weight of each arm)" in printed
 
 
 def test_the_checks_are_written_to_a_file(tmp_path: Path) -> None:
@@ -102,7 +100,6 @@ def test_rows_after_the_first_that_waits_are_left_out_where_enough_remain(tmp_pa
     ("words", "message"),
     [
         (["{log}", "-o", "x.pdf"], "--output x.pdf: a name that ends with .json was expected"),
-        (["{log}", "--from", "{log}"], "was named already; name one of them"),
         (["{log}", "--since", "soon"], "--since 'soon' is not a date"),
         (["{log}", "--since", "2024-01-02", "--until", "2024-01-02"], "a time before --until 2024-01-02"),
         (

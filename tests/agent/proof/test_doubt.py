@@ -40,8 +40,8 @@ from tests.agent.proof.honest import World, audit_service
 
 RULE = RewardRule.model_validate({"metrics": {"reward": {"range": (0, 1)}}})
 
-ESTIMATE = {"audit": (), "prove": (), "replay": ("--from",), "report": ("--from",)}
-"""Verbs that say what can be estimated from a log, with the option before a file."""
+ESTIMATE = ("audit", "prove", "replay", "report")
+"""Verbs that say what can be estimated from a log, or from a file."""
 
 SILENT = {
     *("demo", "init", "models", "schema", "ingest", "serve", "ask", "feedback", "lab", "export", "import"),
@@ -109,7 +109,7 @@ def doubt_of(path: Path) -> str:
 
 
 def test_every_verb_is_known_to_estimate_or_not() -> None:
-    assert {*VERBS} == ESTIMATE.keys() | SILENT
+    assert {*VERBS} == {*ESTIMATE, *SILENT}
     # `threshold` goes by the coins of a check, and `evaluate-router` by questions that every arm answered
     labels = {"synthesize", "score", "portfolio", "label", "train", "enter-labels", "warm-start", "simulate"}
     assert {*LAB} == labels | {"threshold", "evaluate-router"}
@@ -130,7 +130,7 @@ def test_each_verb_estimates_from_honest_logs_alone(
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "log.jsonl", LOGS[log])
     doubt = re.sub(r"\s+", " ", doubt_of(path))
-    found = CliRunner().invoke(app, [verb, *ESTIMATE[verb], str(path)])
+    found = CliRunner().invoke(app, [verb, str(path)])
     printed = said(found, found.exit_code)
     assert (log == "honest") is not bool(doubt)
     if not doubt:
@@ -155,7 +155,7 @@ def test_a_replay_without_any_figure_exits_with_1(
         )
         for one in draw_rows(60, lambda _: 0.5, lambda p: p)
     ]
-    said(CliRunner().invoke(app, ["replay", "--from", str(write(tmp_path / "log.jsonl", rows))]), 1)
+    said(CliRunner().invoke(app, ["replay", str(write(tmp_path / "log.jsonl", rows))]), 1)
 
 
 WRONG = {
@@ -188,7 +188,7 @@ def test_a_wrong_request_exits_with_2_from_each_verb(
     monkeypatch.chdir(tmp_path)
     if content is not None:
         Path(name).write_text(content)
-    assert message in said(CliRunner().invoke(app, [verb, *ESTIMATE[verb], name]), 2)
+    assert message in said(CliRunner().invoke(app, [verb, name]), 2)
 
 
 @pytest.mark.parametrize("default", [None, 0.0])
@@ -211,7 +211,7 @@ def test_a_replay_says_that_it_is_about_decisions_with_feedback_unless_silence_h
 
 def test_the_gate_judges_no_file_and_says_so_before_it_reads_one(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", LOGS["honest"])
-    asked = ["replay", "--from", str(path), "--policy", "fixed:small", "--gate"]
+    asked = ["replay", str(path), "--policy", "fixed:small", "--gate"]
     assert "the versions of a log, which a file lacks" in said(CliRunner().invoke(app, asked), 2)
 
 
@@ -238,7 +238,7 @@ def test_an_arm_of_probability_1_says_that_the_others_had_0(
         for seq, one in enumerate([*coin, *sure], start=1)
     ]
     path, report = write(tmp_path / "log.jsonl", rows), tmp_path / "report.json"
-    found = CliRunner().invoke(app, ["replay", "--from", str(path), "-o", str(report)])
+    found = CliRunner().invoke(app, ["replay", str(path), "-o", str(report)])
     assert "1,200 the arm could not have been drawn" in said(found, 0)
     told = json.loads(report.read_text())["candidates"]
     mean = {one["name"]: one["weights"]["mean"] for one in told if one["weights"] is not None}
@@ -337,7 +337,7 @@ def test_a_replay_audits_its_selection_and_a_model_of_rewards_needs_no_propensit
         replace(one, seq=seq, decision=replace(one.decision, decided_at=float(seq)))
         for seq, one in enumerate([*LOGS["1 / n by a router"], *shop], start=1)
     ]
-    words = ["replay", "--from", str(write(tmp_path / "both.jsonl", both)), "--policy", "fixed:small"]
+    words = ["replay", str(write(tmp_path / "both.jsonl", both)), "--policy", "fixed:small"]
     printed = said(found := CliRunner().invoke(app, [*words, "--project", "shop"]), found.exit_code)
     assert (found.exit_code, bool(FIGURES.search(printed))) == (0, True)
     assert "Nothing can be estimated" in said(CliRunner().invoke(app, words), 1)
