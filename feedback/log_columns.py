@@ -3,10 +3,10 @@
     read_learned(store, rule, selection, after, last)    a part of the training log
     read_decisions(store, rule, since, until)            all decisions of a time, learned or not
 
-Each transaction reads a range of positions, whose rows never change. The database joins no tables: an
-index of ids would send it to another page for every row. Facts that belong together were written at about
-the same time, so a range of each table is read in its own order and matched here; the few rows outside of
-the range are looked up by id.
+Each transaction reads a range of positions, whose rows never change. For `read_learned` the database joins
+no tables: an index of ids would send it to another page for every row. Facts that belong together were
+written at about the same time, so a range of each table is read in its own order and matched here; the few
+rows outside of the range are looked up by id. `read_decisions` joins, a page of positions at a time.
 
 Rows bypass SQLAlchemy: SQLite returns tuples, PostgreSQL one JSON array a column. Readers such as
 connectorx and ADBC bring an SQLite of their own, and two of them in one process break each other's locks

@@ -313,7 +313,8 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     decisions = concatenate(parts)
     on_progress("decisions", len(decisions), len(decisions))
     notes = ["A file has no promotions, alarms or verdicts. They are in the log of a service."]
-    if any(key.policy not in FOREIGN for key in decisions.draw.values):
+    is_rated = not np.isnan(decisions.reward).any()
+    if is_rated and any(key.policy not in FOREIGN for key in decisions.draw.values):
         notes.append("Without a default reward, an export has only decisions with feedback.")
     doubt = find_doubt(ExportSource(path), rule, Selection(since, until), on_progress)
     traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt)

@@ -24,7 +24,7 @@ class CandidateError(EvaluationError):
 
 
 class CandidateKind(StrEnum):
-    """The kinds of candidates; a name is a kind, replayed by `:` and its argument if it takes one."""
+    """The kinds of candidates; a name is a kind, followed by `:` and its argument if it takes one."""
 
     SERVED = "served"
     """The logging policy."""

@@ -1,10 +1,8 @@
 """What is made of the document of a replay: a table for the terminal, and a page with plots."""
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -57,7 +55,7 @@ def find_headline(candidate: CandidateResult) -> Estimated | None:
 
 def list_remarks(candidate: CandidateResult) -> list[str]:
     """Return remarks on a candidate; a sentence each."""
-    excluded = [f"Not judged by: {format_counts(candidate['excluded'])}."] if candidate["excluded"] else []
+    excluded = [f"Left out for it: {format_counts(candidate['excluded'])}."] if candidate["excluded"] else []
     noted: dict[str, list[str]] = {}
     for estimate in candidate["estimates"]:
         if estimate["note"] and estimate["value"] is not None:
@@ -164,25 +162,6 @@ def find_axis(found: Iterable[Interval | None], mark: float) -> tuple[float, flo
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def draw_trail(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what the gate knew along the log as points of a drawing of 600 by 120; None: it knew nothing."""
-    trail, margin = verdict.get("trail", []), (verdict["figures"] or {}).get("margin", 0.0)
-    if not trail:
-        return None
-    # the first bounds are so low that they would flatten all others
-    settled = [point["low"] for point in trail[len(trail) // 5 :]]
-    low, high = min(*settled, margin, margin) - 0.05, max(trail[-1]["gain"], margin) + 0.15
-
-    def place(value: float) -> float:
-        return float(120.0 * (high - min(high, max(low, value))) / (high - low))
-
-    def line(name: str) -> str:
-        last = trail[-1]["n"]
-        return " ".join(f"{600 * point['n'] / last:.1f},{place(point[name]):.1f}" for point in trail)
-
-    return {"gain": line("gain"), "low": line("low"), "margin": place(margin), "n": trail[-1]["n"]}
-
-
 def make_page(document: ReplayDocument) -> str:
     """Return a document as a self-contained HTML page."""
     every = [estimate for candidate in document["candidates"] for estimate in candidate["estimates"]]
@@ -194,12 +173,9 @@ def make_page(document: ReplayDocument) -> str:
             "value": find_axis((estimate["value"] for estimate in every), document["earned"]),
             "difference": find_axis((estimate["difference"] for estimate in every), 0.0),
         },
-        trails={one["name"]: draw_trail(one["verdict"]) for one in judged if one["verdict"] is not None},
         report=document,
         window=write_span(document["first_at"], document["last_at"]),
         summary=summary(document),
-        request=_format_json(document["request"]),
-        reward=_format_json(document["reward"]),
         arm_colours=colour_arms(document),
         judged=judged,
         no_row=NO_ROW,
@@ -277,7 +253,3 @@ def _verdicts(candidates: list[CandidateResult]) -> str:
         if promoted
         else " The gate lets none of them go live."
     )
-
-
-def _format_json(document: object) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False)

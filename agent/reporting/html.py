@@ -236,7 +236,7 @@ def write_further(more: tuple[int, int | None], rows: str = "decisions") -> str:
 def format_counts(reasons: Mapping[str, int]) -> str:
     """Return the count for each reason as text.
 
-    >>> format_counts({"forced": 1200, "not judged": 3})
-    '1,200 forced, 3 not judged'
+    >>> format_counts({"forced": 1200, "no reward": 3})
+    '1,200 forced, 3 no reward'
     """
     return ", ".join(f"{n:,} {reason}" for reason, n in reasons.items())

@@ -380,13 +380,13 @@ class Store:
     def count_unlearned(self) -> dict[str, int]:
         """Return the number of decisions outside the training log, by reason.
 
-        A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `not judged`:
+        A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `no reward`:
         feedback is incomplete, late or missing.
         """
         x = t.examples.c
         mode, status = t.decisions.c.mode, t.executions.c.status
         unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)
-        reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="not judged")
+        reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="no reward")
         query = (
             sa.select(reason, sa.func.count())
             .outerjoin_from(t.decisions, t.executions, t.executions.c.decision_id == t.decisions.c.id)

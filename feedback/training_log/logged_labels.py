@@ -104,7 +104,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
         elif decision.erased:
             excluded["without a text, which was erased"] += 1
         elif (score := value(example)) is None:
-            excluded["not judged"] += 1
+            excluded["no reward"] += 1
         else:
             row = rows.setdefault(decision.context.question, len(rows))
             cells.setdefault((row, decision.drawn), []).append(score)

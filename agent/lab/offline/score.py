@@ -219,7 +219,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         rated = [*read_rated_passages(store, config.reward)]
         labels = logged_labels.labels(chain(examples, rated), value, config.arms)
         excluded = Counter(store.count_unlearned()) + Counter(labels.excluded)
-        excluded["not judged"] -= len(rated)
+        excluded["no reward"] -= len(rated)
     finally:
         store.close()
     on_progress("reading the log", total, total)

@@ -1,6 +1,5 @@
 """Evaluation of a log whose truth is known: one arm is always right, the draws were uniform."""
 
-import html
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -250,8 +249,8 @@ def test_what_was_not_learned_is_counted_by_reason(filled: AppConfig, store: Sto
     join(store, filled)
     report = evaluated(filled, store, "uniform")
     assert report["rows"] == N
-    assert report["excluded"] == {"forced": 5, "arm failed": 1, "greedy": 1, "not judged": 1}
-    assert "Left out: 5 forced, 1 arm failed, 1 greedy, 1 not judged." in list_footnotes(report)
+    assert report["excluded"] == {"forced": 5, "arm failed": 1, "greedy": 1, "no reward": 1}
+    assert "Left out: 5 forced, 1 arm failed, 1 greedy, 1 no reward." in list_footnotes(report)
 
 
 @pytest.mark.slow
@@ -688,9 +687,8 @@ def test_the_verb_prints_a_table_and_writes_reports(file: Path, tmp_path: Path) 
         assert "fixed:dense" in result.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert values(of(report, "fixed:dense"))["snips"]["value"] == pytest.approx(TRUTH["dense"])
-    page = (tmp_path / "report.html").read_text()
-    assert '"fixed:dense"' in html.unescape(page)
-    assert '"steps": 0.0' in html.unescape(page)
+    assert report["reward"]["cost"]["steps"] == 0.0
+    assert "fixed:dense" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow

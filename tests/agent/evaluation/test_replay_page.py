@@ -28,7 +28,6 @@ from armwise.agent.evaluation.replay_document import (
 from armwise.agent.evaluation.replay_page import (
     BIASED,
     colour_arms,
-    draw_trail,
     find_headline,
     list_footnotes,
     make_page,
@@ -328,26 +327,14 @@ def test_a_gain_is_shown_where_its_interval_is_above_zero(low: float, *, shown: 
 
 
 @pytest.mark.slow
-def test_the_page_draws_intervals_shares_and_what_the_gate_knew() -> None:
+def test_the_page_draws_intervals_and_shares() -> None:
     page = Page(make_page(a_report(but(BETTER, verdict=HELD), but(WORSE, verdict=UNHEARD))))
     assert page.tags.count("circle") == 3 * 3 + 2 * 3, "each value, and each difference of the others"
-    assert page.tags.count("polyline") == 2, "as estimated and as proved, of the one that has a trail"
     numbers = [
         float(value) for name, value in page.attributes if name in ("x", "cx", "width") and value[0].isdigit()
     ]
     assert all(0.0 <= number <= 120.0 for number in numbers)
     assert page.tags.count("rect") >= 4 * len(ARMS)
-
-
-def test_the_trail_of_the_gate_is_drawn_from_its_first_decision_to_its_last() -> None:
-    drawn = draw_trail(HELD)
-    assert drawn is not None
-    points = [tuple(map(float, point.split(","))) for point in drawn["low"].split()]
-    assert (len(points), points[-1][0], drawn["n"]) == (29, 600.0, 29)
-    heights = [y for _, y in points]
-    assert heights == sorted(heights, reverse=True), "the bound rises"
-    assert 0.0 <= min(heights) < drawn["margin"] <= 120.0
-    assert draw_trail(UNHEARD) is None
 
 
 def test_an_arm_has_its_colour_of_the_console() -> None:

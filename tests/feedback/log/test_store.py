@@ -178,7 +178,7 @@ def test_a_decision_that_is_not_learned_is_counted_under_one_reason(url: str) ->
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
     assert store.count_unlearned() == {
         "forced": 2,
-        "not judged": 2,
+        "no reward": 2,
         "greedy": 1,
         "llm failed": 1,
         "not finished": 1,
@@ -481,7 +481,7 @@ def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) 
     assert (found.metrics, found.example_seq) == ({"right": 0.5}, 1)
     assert (other.metrics, other.example_seq) == (None, None)
     assert (ours.counts()["examples"], theirs.counts()["examples"]) == (1, 0)
-    assert (ours.count_unlearned(), theirs.count_unlearned()) == ({}, {"not judged": 1})
+    assert (ours.count_unlearned(), theirs.count_unlearned()) == ({}, {"no reward": 1})
     ours.close()
     theirs.close()
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
     assert found.excluded == {
         "forced": 2,
         "greedy": 2,
-        "not judged": 2,
+        "no reward": 2,
         "of arm 'gone', which there is no longer": 2,
         "without a text, which was erased": 2,
         "labels of a warm start": 2,
@@ -117,7 +117,7 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
     ("log", "message"),
     [
         ([], "none"),
-        ([example("q", "a", None)], "1 not judged"),
+        ([example("q", "a", None)], "1 no reward"),
     ],
 )
 def test_a_log_without_a_label_is_refused(log: list[Example], message: str) -> None:

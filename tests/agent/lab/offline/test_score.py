@@ -291,7 +291,7 @@ def test_the_log_is_a_matrix_with_unknown_cells(tmp_path: Path, config: AppConfi
         "total_tokens": {"bm25": 10.0, "dense": 10.0},
         "seconds": {"bm25": 0.5, "dense": 0.5},
     }
-    assert "3 decisions used; left out: 2 forced, 1 not judged" in said
+    assert "3 decisions used; left out: 2 forced, 1 no reward" in said
     assert "2 of 4 scores unknown" in said
     assert "NO SCORE" not in said
 
