@@ -32,7 +32,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import Settled, find_settled, read_examples
 
-KEPT = 64 << 20
+KEPT_BYTES = 64 << 20
 """Bytes of text whose examples an `ExportSource` keeps: reading JSON takes most of the time of a replay."""
 
 REPORTED = 4096
@@ -157,7 +157,7 @@ class ExportSource(TrainingLog):
 
     Args:
         path: The file.
-        keeps: Whether `blocks` is read after `sample`, which then keeps what it reads, up to `KEPT` of text.
+        keeps: Whether `blocks` is read after `sample`, which then keeps what it reads, `KEPT_BYTES` at most.
     """
 
     def __init__(self, path: Path, *, keeps: bool = False) -> None:
@@ -218,7 +218,7 @@ class ExportSource(TrainingLog):
             wanted[:] = False
             for first, last in stretches:
                 wanted[first : last + 1] = True
-        most = KEPT * n_lines // n_bytes if self._keeps and len(self.headers) == 1 else 0
+        most = KEPT_BYTES * n_lines // n_bytes if self._keeps and len(self.headers) == 1 else 0
         examples = self._read_wanted(wanted.tolist(), most)
         for part in tabulate(examples, rule, selection, self.settled.before):
             yield part.where(part.match(selection))

@@ -1,6 +1,6 @@
 """Replay a log with other candidates: estimates, documents, the promotion gate."""
 
-from .blocks import Map
+from .blocks import MapBlocks
 from .candidate_names import CANDIDATE_NAMES, CandidateError, CandidateKind, EvaluationError, spell_out
 from .evaluation_request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 from .evaluation_task import Evaluations, evaluate_apart, evaluate_here
@@ -27,7 +27,7 @@ __all__ = [
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
-    "Map",
+    "MapBlocks",
     "Moment",
     "ReplayDocument",
     "evaluate_apart",

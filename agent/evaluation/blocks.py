@@ -1,7 +1,7 @@
 """What candidates decide in a block of the log: here in order, or elsewhere for those that need no order.
 
-    play --Part--> replay_block     in this process: candidates that learn are one sequence
-         --Part--> replay_there     in any process, and in any order: reads the block from the log itself
+    decide_log --LogBlock--> replay_block     in this process: candidates that learn are one sequence
+               --LogBlock--> replay_there     in any process and order: reads the block from the log itself
 
 Both return the same arrays to the last bit.
 """
@@ -34,7 +34,7 @@ BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogBlock:
     """A block of the log whose rows candidates decide.
 
     Attributes:
@@ -43,7 +43,7 @@ class Part:
         seq: Positions of its rows, shape (n,), rising.
         arms: The arm of each column of its distributions.
         labelled: Whether it has labels.
-        taught: What labels have taught each candidate that decides it elsewhere, as `Candidate.taught`.
+        label_times: Those of each candidate that decides it elsewhere, as `Candidate.label_times`.
         examples: Decisions of the block; empty if they are read elsewhere.
     """
 
@@ -52,7 +52,7 @@ class Part:
     seq: Integers
     arms: tuple[str, ...]
     labelled: bool
-    taught: tuple[Mapping[str, float], ...] = ()
+    label_times: tuple[Mapping[str, float], ...] = ()
     examples: Iterable[Example] = ()
 
 
@@ -62,13 +62,13 @@ class BlockTarget:
 
     Attributes:
         p: Distributions of the candidate, shape (n, n_arms).
-        why: Index in `reasons` of why it is not evaluated on a row, shape (n,); 0: it is.
+        reason_code: Index in `reasons` of why it is not evaluated on a row, shape (n,); 0: it is.
         reasons: The reasons.
         share: Largest share that it had as a canary so far.
     """
 
     p: Floats
-    why: NDArray[np.int8]
+    reason_code: NDArray[np.int8]
     reasons: tuple[str, ...]
     share: float
 
@@ -78,27 +78,27 @@ class ReplayedBlock:
     """What candidates decided in a block.
 
     Attributes:
-        came: Whether the example of each row could be read, shape (n,).
+        was_read: Whether the example of each row could be read, shape (n,).
         decided: What each candidate decided.
-        X: Features of the rows that came, if they were asked for and a row came.
+        X: Features of the rows that could be read, if they were asked for and there is one.
     """
 
-    came: Flags
+    was_read: Flags
     decided: Sequence[BlockTarget]
     X: Any = None
 
 
-Map = Callable[[Callable[[Part], ReplayedBlock], Iterable[Part]], Iterator[ReplayedBlock]]
+MapBlocks = Callable[[Callable[[LogBlock], ReplayedBlock], Iterable[LogBlock]], Iterator[ReplayedBlock]]
 """Applies a function to blocks and yields the results in their order, as `map` does."""
 
 
 def replay_block(
-    part: Part,
+    part: LogBlock,
     candidates: Sequence[Candidate],
     rule: RewardRule,
     *,
     describes: bool = False,
-    noting: Sequence[Candidate] = (),
+    decided_elsewhere: Sequence[Candidate] = (),
 ) -> ReplayedBlock:
     """Let candidates decide the rows of a block, and learn its examples.
 
@@ -107,27 +107,29 @@ def replay_block(
         candidates: Candidates in their state before the block.
         rule: The rule of rewards.
         describes: Whether to compute features of the rows.
-        noting: Candidates that decide elsewhere, and only note its labels here.
+        decided_elsewhere: Candidates that decide elsewhere, and only note its labels here.
 
     Raises:
         CandidateError: A candidate cannot decide, or cannot learn.
     """
     row_of = {seq: row for row, seq in enumerate(part.seq.tolist())}
     column = {arm: place for place, arm in enumerate(part.arms)}
-    came, features = np.zeros(len(row_of), dtype=np.bool_), []
+    was_read, features = np.zeros(len(row_of), dtype=np.bool_), []
     deciders = [_Decider(candidate, len(row_of), column) for candidate in candidates]
     for block in _split(part.examples):
         rewards = [_find_learned_reward(rule, example) for example in block]
         for decider in deciders:
             decider.take(block, rewards, row_of)
-        for candidate in noting:
+        for candidate in decided_elsewhere:
             for example, reward in zip(block, rewards, strict=True):
                 candidate.note(example, reward)
         found = [example for example in block if example.seq in row_of]
-        came[[row_of[example.seq] for example in found]] = True
+        was_read[[row_of[example.seq] for example in found]] = True
         if found and describes:
             features.append(featurize([example.decision.context for example in found]))
-    return ReplayedBlock(came, [decider.found for decider in deciders], stack(features) if features else None)
+    return ReplayedBlock(
+        was_read, [decider.found for decider in deciders], stack(features) if features else None
+    )
 
 
 def _split(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -212,7 +214,7 @@ class BlockTask:
         config: The configuration as JSON.
         request: The request as JSON.
         arms: The live arms.
-        candidates: Names of the candidates, each of which is `alone`.
+        candidates: Names of the candidates, each of which `needs_no_order`.
         describes: Whether to compute features of the rows.
     """
 
@@ -223,7 +225,7 @@ class BlockTask:
     describes: bool
 
 
-def replay_there(task: BlockTask, part: Part) -> ReplayedBlock:
+def replay_there(task: BlockTask, part: LogBlock) -> ReplayedBlock:
     """Replay a block in a process that has only the task; it reads the block from the log.
 
     Raises:
@@ -231,8 +233,8 @@ def replay_there(task: BlockTask, part: Part) -> ReplayedBlock:
         LogUnavailableError: Try again later.
     """
     store, rule, candidates = _open(task)
-    for candidate, taught in zip(candidates, part.taught, strict=True):
-        candidate.taught = dict(taught)
+    for candidate, label_times in zip(candidates, part.label_times, strict=True):
+        candidate.label_times = dict(label_times)
     examples = read_examples(store, rule.join, part.first - 1, part.last) if len(part.seq) else ()
     return replay_block(replace(part, examples=examples), candidates, rule, describes=task.describes)
 

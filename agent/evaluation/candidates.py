@@ -51,8 +51,8 @@ class Candidate(ABC):
         reason: Why it is not.
         brought: Arms that become live with it.
         share: Largest share that it had as a canary so far; 0: it had none.
-        taught: When the last label of each learned question was inserted, seconds since the epoch. Earlier
-            decisions on the question may be the source of the label, and are left out.
+        label_times: When the last label of each learned question was inserted, seconds since the epoch.
+            Earlier decisions on the question may be the source of the label, and are left out.
     """
 
     name: str
@@ -63,10 +63,10 @@ class Candidate(ABC):
     reason: str = ""
     brought: frozenset[str] = frozenset()
     share: float = 0.0
-    taught: dict[str, float] = field(default_factory=dict)
+    label_times: dict[str, float] = field(default_factory=dict)
 
     @property
-    def alone(self) -> bool:
+    def needs_no_order(self) -> bool:
         """Whether it decides each decision by itself, so that blocks may be decided in any order."""
         return False
 
@@ -120,7 +120,7 @@ class PolicyCandidate(Candidate):
 
     @property
     @override
-    def alone(self) -> bool:
+    def needs_no_order(self) -> bool:
         return self.rule is None and self.pacer is None
 
     @override
@@ -150,7 +150,7 @@ class PolicyCandidate(Candidate):
             reason = "the candidate version took no part"
         elif self.router and not any(ROUTER in features for features in decision.context.arms.values()):
             reason = "its router did not score the decision"
-        elif decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
+        elif decision.decided_at <= self.label_times.get(decision.context.question, -math.inf):
             reason = "it may have learned from a label made of the decision"
         else:
             records, floor = decision.steps, _choose_floor(decision, self.explores, len(arms))
@@ -179,7 +179,7 @@ class PolicyCandidate(Candidate):
     def note_label(self, label: Decision) -> None:
         """Record when a label that it has learned was inserted."""
         question = label.context.question
-        self.taught[question] = max(label.decided_at, self.taught.get(question, -math.inf))
+        self.label_times[question] = max(label.decided_at, self.label_times.get(question, -math.inf))
 
     def _pay(self, pacer: Pacer, example: Example, arms: tuple[str, ...], p: Floats | None) -> None:
         """Charge the expected cost of the candidate: the mean costs of arms, weighed by its distribution."""
@@ -205,7 +205,7 @@ class StaticCandidate(Candidate):
 
     @property
     @override
-    def alone(self) -> bool:
+    def needs_no_order(self) -> bool:
         return True
 
     @abstractmethod

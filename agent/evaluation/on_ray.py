@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from armwise.agent.evaluation.blocks import Map, Part, ReplayedBlock
+from armwise.agent.evaluation.blocks import LogBlock, MapBlocks, ReplayedBlock
 from armwise.agent.evaluation.candidate_names import EvaluationError
 from armwise.arms import local_ray
 
@@ -14,7 +14,7 @@ IN_FLIGHT = 2
 
 
 @contextmanager
-def map_on_ray() -> Iterator[Map]:
+def map_on_ray() -> Iterator[MapBlocks]:
     """Join the cluster that RAY_ADDRESS names, or start a Ray on this machine; yield what maps blocks there.
 
     Raises:
@@ -24,7 +24,7 @@ def map_on_ray() -> Iterator[Map]:
         yield _map
 
 
-def _map(replay: Callable[[Part], ReplayedBlock], parts: Iterable[Part]) -> Iterator[ReplayedBlock]:
+def _map(replay: Callable[[LogBlock], ReplayedBlock], parts: Iterable[LogBlock]) -> Iterator[ReplayedBlock]:
     import ray  # here: it takes a second to load
 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -42,7 +42,7 @@ def _map(replay: Callable[[Part], ReplayedBlock], parts: Iterable[Part]) -> Iter
             ray.cancel(reference)
 
 
-def _call(replay: Callable[[Part], ReplayedBlock], part: Part) -> ReplayedBlock:
+def _call(replay: Callable[[LogBlock], ReplayedBlock], part: LogBlock) -> ReplayedBlock:
     return replay(part)
 
 

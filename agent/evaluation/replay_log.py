@@ -24,8 +24,8 @@ from armwise.agent.config import AppConfig
 from armwise.agent.evaluation.blocks import (
     BlockTarget,
     BlockTask,
-    Map,
-    Part,
+    LogBlock,
+    MapBlocks,
     ReplayedBlock,
     replay_block,
     replay_there,
@@ -80,7 +80,7 @@ from armwise.feedback.sources import TrainingLog
 BEFORE = "before the canary began"
 """Why decisions are left out that are not read, as only canaries are evaluated."""
 
-PLAIN = {
+WITHOUT_CONTEXT = {
     CandidateKind.SERVED: "The distribution that decided when the log was written.",
     CandidateKind.UNIFORM: "Every eligible arm, with the same probability; judged where each could be drawn.",
     CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
@@ -116,11 +116,11 @@ class Target:
 # -- the loop ----------------------------------------------------------------------------------------
 
 
-Elsewhere = Callable[[Sequence[Candidate], bool, Iterable[Part]], Iterator[ReplayedBlock]]
+Elsewhere = Callable[[Sequence[Candidate], bool, Iterable[LogBlock]], Iterator[ReplayedBlock]]
 """Replays blocks in other processes, in order: for some candidates, and whether rows are described."""
 
 
-def play(
+def decide_log(
     candidates: Sequence[Candidate],
     source: TrainingLog,
     rule: RewardRule,
@@ -141,7 +141,7 @@ def play(
         on_progress: Called with the progress.
         describes: Whether to compute features of the rows.
         cluster: What rows of an observation share.
-        elsewhere: Replays blocks for the candidates that are `alone`, and describes rows; None: all is here.
+        elsewhere: Replays blocks for those that `needs_no_order`, and describes rows; None: all is here.
 
     Returns:
         The rows, the target of each candidate, and the features of the rows if they were asked for.
@@ -155,18 +155,22 @@ def play(
     rows = DrawFilter(selection, source.settled.before, cluster)
     reads, readable, features = bool(candidates) or describes, Growing(), []
     played = {candidate.name: _Played(candidate) for candidate in candidates}
-    in_order = [candidate for candidate in candidates if elsewhere is None or not candidate.alone]
-    mapped = [candidate for candidate in candidates if elsewhere is None or candidate.alone]
+    # What learns decides here, block after block; what needs no order, wherever the block goes.
+    in_order = [candidate for candidate in candidates if elsewhere is None or not candidate.needs_no_order]
+    mapped = [candidate for candidate in candidates if elsewhere is None or candidate.needs_no_order]
 
     def keep(deciders: Sequence[Candidate], decided: Sequence[BlockTarget]) -> None:
         for candidate, one in zip(deciders, decided, strict=True):
             played[candidate.name].add(one)
 
-    def replay_first(part: Part) -> Part:
-        """Replay a block by those who need the order, before it is replayed elsewhere."""
+    def replay_first(part: LogBlock) -> LogBlock:
+        """Replay a block by those who need the order, before it is replayed elsewhere.
+
+        The others note its labels here, since a process that has one block knows no earlier ones.
+        """
         if in_order or part.labelled:
-            keep(in_order, replay_block(part, in_order, rule, noting=mapped).decided)
-        return replace(part, examples=(), taught=tuple(dict(one.taught) for one in mapped))
+            keep(in_order, replay_block(part, in_order, rule, decided_elsewhere=mapped).decided)
+        return replace(part, examples=(), label_times=tuple(dict(one.label_times) for one in mapped))
 
     parts = _list_parts(source.blocks(rule, selection, on_progress, contexts=reads), rows)
     if elsewhere is None:
@@ -176,21 +180,23 @@ def play(
         blocks = elsewhere(mapped, describes, map(replay_first, parts))
     for replayed in blocks:
         keep(mapped, replayed.decided)
-        readable.append(replayed.came | (not reads))
+        readable.append(replayed.was_read | (not reads))
         if replayed.X is not None:
             features.append(replayed.X)
-    came = readable.take()
-    log, kept = rows.take(came)
-    described = stack(features)[kept[came]] if describes else None
+    was_read = readable.take()
+    log, kept = rows.take(was_read)
+    described = stack(features)[kept[was_read]] if describes else None
     return log, [each.target(log, kept) for each in played.values()], described
 
 
-def _list_parts(blocks: Iterable[tuple[Decisions, Iterable[Example]]], rows: DrawFilter) -> Iterator[Part]:
+def _list_parts(
+    blocks: Iterable[tuple[Decisions, Iterable[Example]]], rows: DrawFilter
+) -> Iterator[LogBlock]:
     for table, examples in blocks:
         seq = rows.add(table)
         first, last = (int(table.seq[0]), int(table.seq[-1])) if len(table) else (0, 0)
         labelled = bool(table.draw.each(lambda key: key.policy == LABELS).any())
-        yield Part(first, last, seq, tuple(rows.column), labelled, examples=examples)
+        yield LogBlock(first, last, seq, tuple(rows.column), labelled, examples=examples)
 
 
 class _Played:
@@ -205,7 +211,7 @@ class _Played:
         """Append what it decided in the next block."""
         codes = [self._reasons.setdefault(reason, len(self._reasons)) for reason in decided.reasons]
         self._p.append(decided.p)
-        self._why.append(np.array(codes, dtype=np.int8)[decided.why])
+        self._why.append(np.array(codes, dtype=np.int8)[decided.reason_code])
         self._share = max(self._share, decided.share)
 
     def target(self, log: LoggedDraws, rows: Flags) -> Target:
@@ -228,7 +234,7 @@ class _Played:
 
 def plain_target(log: LoggedDraws, named: CandidateName) -> Target:
     """Return the target of a candidate without a context. Raises CandidateError."""
-    shape, about = (len(log), len(log.arms)), PLAIN[named.kind].format(named.argument)
+    shape, about = (len(log), len(log.arms)), WITHOUT_CONTEXT[named.kind].format(named.argument)
 
     def share_evenly(rows: slice | Integers) -> Floats:
         possible = log.possible(rows)
@@ -279,7 +285,7 @@ def replay(
     source: TrainingLog,
     store: Store | None,
     progress: Progress,
-    map_blocks: Map | None = None,
+    map_blocks: MapBlocks | None = None,
 ) -> ReplayDocument:
     """Replay a log, and return what candidates would have earned.
 
@@ -305,11 +311,11 @@ def replay(
     rule, settled = request.apply_prices(config.reward), source.settled
     service = CandidateService.from_config(config, rule, store, request.ceiling)
     asked = [parse_name(name) for name in dict.fromkeys((request.baseline, *_list_candidates(request, ())))]
-    built = [build_candidate(named, service) for named in asked if named.kind not in PLAIN]
+    built = [build_candidate(named, service) for named in asked if named.kind not in WITHOUT_CONTEXT]
     selection = read_selection(request, service)
 
     def replay_elsewhere(
-        candidates: Sequence[Candidate], describes: bool, parts: Iterable[Part]
+        candidates: Sequence[Candidate], describes: bool, parts: Iterable[LogBlock]
     ) -> Iterator[ReplayedBlock]:
         assert map_blocks is not None
         task = BlockTask(
@@ -326,7 +332,7 @@ def replay(
         raise DoubtfulLogError(doubt)
     predicts = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in request.estimators)
     try:
-        log, played, features = play(
+        log, played, features = decide_log(
             built,
             source,
             rule,
@@ -335,7 +341,7 @@ def replay(
             describes=predicts and request.reward_model == "ridge",
             cluster=request.cluster,
             elsewhere=replay_elsewhere
-            if map_blocks and (predicts or any(candidate.alone for candidate in built))
+            if map_blocks and (predicts or any(candidate.needs_no_order for candidate in built))
             else None,
         )
     except EmptyLogError as error:
@@ -448,7 +454,7 @@ def read_selection(request: EvaluationRequest, service: CandidateService) -> Sel
     prefix, excluded = ("", "") if request.project is None else keys.ids_within(request.project)
     names = [parse_name(name) for name in request.candidates]
     after = 0
-    plain = parse_name(request.baseline).kind in PLAIN
+    plain = parse_name(request.baseline).kind in WITHOUT_CONTEXT
     if names and plain and all(name.kind is CandidateKind.CANARY for name in names):
         # nothing earlier can matter
         after = min(service.version(name)[1].examples_seq for name in names)

@@ -17,7 +17,6 @@ from armwise.agent.evaluation.replay_document import (
 )
 from armwise.agent.reporting import COLOURS, PALETTE, fill_template, format_counts, write_span
 from armwise.feedback.ope import ESTIMATORS
-from armwise.feedback.ope.intervals import LEVEL
 
 NO_ROW = "no decision to be judged by"
 """Shown for a candidate without rows."""
@@ -215,7 +214,7 @@ def summary(report: ReplayDocument) -> str:
             f"is {gain['value']:+.3f}"
         )
     kind = "" if gain["kind"] == report["request"]["interval"] else f"{gain['kind']} "
-    level = "95 %" if n == 1 else f"{100.0 * (1.0 - (1.0 - LEVEL) / n):.4g} %"
+    level = "95 %" if n == 1 else f"{100.0 - 5.0 / n:.4g} %"
     allowance = "" if n == 1 else f", which allows for the choice among {n:,} candidates"
     by = headline["estimator"] if headline["covers"] else f"{headline['estimator']}, which is biased"
     return (
@@ -232,7 +231,7 @@ def widen(interval: Interval, n: int) -> Interval:
     >>> write_ends(widen({"value": 0.25, "low": -0.5, "high": 1.0, "kind": "normal"}, 10))
     '[-0.968, +1.468]'
     """
-    tail = (1.0 - LEVEL) / 2.0
+    tail = 0.05 / 2.0
     growth = math.log(n / tail) / math.log(1.0 / tail)
     value, low, high = interval["value"], interval["low"], interval["high"]
     low, high = value - growth * (value - low), value + growth * (high - value)

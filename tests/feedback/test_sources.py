@@ -127,7 +127,7 @@ def test_blocks_are_the_same_whatever_a_sample_has_kept(
 ) -> None:
     monkeypatch.setattr("armwise.feedback.log_columns.CHECKED", 100)
     monkeypatch.setattr("armwise.feedback.log_columns.STRETCH", 10)
-    monkeypatch.setattr("armwise.feedback.sources.KEPT", kept)
+    monkeypatch.setattr("armwise.feedback.sources.KEPT_BYTES", kept)
     path = tmp_path / "log.jsonl"
     with path.open("wb") as file:
         for _ in range(parts):

@@ -3,6 +3,7 @@
 import os
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,18 @@ def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> No
     before = page.read_text(encoding="utf-8")
     run(*again[1].split()[2:-1], page)
     assert page.read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize("rated", [300, 200])
+def test_only_a_file_of_rated_decisions_is_said_to_have_no_others(tmp_path: Path, rated: int) -> None:
+    own = [replace(one, decision=replace(one.decision, policy="linucb")) for one in simulated(300)]
+    rows = [one if one.seq <= rated else replace(one, metrics={}) for one in own]
+    log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
+    with appearing(log) as file:
+        write_export(rows, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
+    run(log, "-o", page)
+    said = "an export has only decisions with feedback" in page.read_text(encoding="utf-8")
+    assert said == (rated == 300)
 
 
 def test_a_wrong_request_of_a_file_is_refused_in_one_line(tmp_path: Path) -> None:

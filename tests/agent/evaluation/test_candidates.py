@@ -15,7 +15,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidate_names import CandidateError, CandidateKind, parse_name, spell_out
 from armwise.agent.evaluation.candidates import CandidateService, build_candidate
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
-from armwise.agent.evaluation.replay_log import PLAIN, Target, plain_target, play
+from armwise.agent.evaluation.replay_log import WITHOUT_CONTEXT, Target, decide_log, plain_target
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
 from armwise.agent.routers import out_of_fold, saved
@@ -130,8 +130,10 @@ def asked(
     **selected: Any,
 ) -> Target:
     named, service = parse_name(name), CandidateService.from_config(config, rule or config.reward, store)
-    built = [] if named.kind in PLAIN else [build_candidate(named, service)]
-    log, found, _ = play(built, Examples(examples), service.rule, Selection(**selected), lambda *_: None)
+    built = [] if named.kind in WITHOUT_CONTEXT else [build_candidate(named, service)]
+    log, found, _ = decide_log(
+        built, Examples(examples), service.rule, Selection(**selected), lambda *_: None
+    )
     target = found[0] if found else plain_target(log, named)
     return replace(target, p=np.asarray(target.p))
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation import EvaluationRequest, Map, map_on_ray, replay
-from armwise.agent.evaluation.blocks import Part, ReplayedBlock
+from armwise.agent.evaluation import EvaluationRequest, MapBlocks, map_on_ray, replay
+from armwise.agent.evaluation.blocks import LogBlock, ReplayedBlock
 from armwise.agent.evaluation.candidate_names import CandidateError
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
@@ -74,7 +74,7 @@ def logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ap
         yield config, store
 
 
-def document(logged: tuple[AppConfig, Store], map_blocks: Map | None, **asked: Any) -> dict[str, Any]:
+def document(logged: tuple[AppConfig, Store], map_blocks: MapBlocks | None, **asked: Any) -> dict[str, Any]:
     config, store = logged
     candidates = [name.format(n=1) for name in CANDIDATES]
     request = EvaluationRequest(**{"candidates": candidates, "estimators": ("ips",), **asked})
@@ -82,7 +82,9 @@ def document(logged: tuple[AppConfig, Store], map_blocks: Map | None, **asked: A
     return {**replay(config, request, source, store, quietly, map_blocks), "made_at": 0.0}
 
 
-def last_first(replay: Callable[[Part], ReplayedBlock], parts: Iterable[Part]) -> Iterator[ReplayedBlock]:
+def last_first(
+    replay: Callable[[LogBlock], ReplayedBlock], parts: Iterable[LogBlock]
+) -> Iterator[ReplayedBlock]:
     """Follow the blocks as another process would, the last one first."""
     replay, sent = pickle.loads(pickle.dumps(replay)), [pickle.dumps(part) for part in parts]
     assert len(sent) > 5
@@ -143,21 +145,21 @@ def test_a_replay_on_ray_is_the_one_here(logged: tuple[AppConfig, Store]) -> Non
 def test_few_blocks_are_under_way_on_ray_and_an_error_there_is_raised_as_here() -> None:
     begun = 0
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[LogBlock]:
         nonlocal begun
         for number in range(20):
             begun += 1
-            yield Part(number, number, np.array([number]), (), labelled=False)
+            yield LogBlock(number, number, np.array([number]), (), labelled=False)
 
     with map_on_ray() as map_blocks:
         results = map_blocks(_echo, parts())
-        assert next(results).came.tolist() == [True]
+        assert next(results).was_read.tolist() == [True]
         assert begun <= 5
         with pytest.raises(CandidateError, match="not this one"):
             list(results)
 
 
-def _echo(part: Part) -> ReplayedBlock:
+def _echo(part: LogBlock) -> ReplayedBlock:
     if part.first == 7:
         raise CandidateError("not this one")
     return ReplayedBlock(part.seq == part.first, [])

@@ -9,7 +9,7 @@ import pytest
 
 from armwise.agent.evaluation.candidate_names import parse_name
 from armwise.agent.evaluation.candidates import LeftOutError, StaticCandidate
-from armwise.agent.evaluation.replay_log import plain_target, play
+from armwise.agent.evaluation.replay_log import decide_log, plain_target
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.logged_draws import EmptyLogError
@@ -71,7 +71,9 @@ class Blocks(Examples):
 def test_a_row_whose_example_did_not_come_is_left_out_and_counted_and_the_others_keep_their_own(
     lost: set[int],
 ) -> None:
-    log, (target,), features = play([half()], Blocks(40, lost), RULE, Selection(), quietly, describes=True)
+    log, (target,), features = decide_log(
+        [half()], Blocks(40, lost), RULE, Selection(), quietly, describes=True
+    )
     came = [seq for seq in range(1, 41) if seq not in lost]
     assert (log.seq.tolist(), dict(log.excluded)) == (came, {"cannot be read": len(lost)})
     theirs = featurize([Context(f"question {seq}") for seq in came])
@@ -81,20 +83,20 @@ def test_a_row_whose_example_did_not_come_is_left_out_and_counted_and_the_others
 
 
 def test_a_row_is_not_read_if_nothing_needs_its_example() -> None:
-    log, *_ = play([], Blocks(40, {7}), RULE, Selection(), quietly)
+    log, *_ = decide_log([], Blocks(40, {7}), RULE, Selection(), quietly)
     assert (len(log), dict(log.excluded)) == (40, {})
 
 
 def test_a_log_of_which_no_row_can_be_read_is_refused_with_the_reason() -> None:
     with pytest.raises(EmptyLogError, match="cannot be read"):
-        play([half()], Blocks(4, range(5)), RULE, Selection(), quietly)
+        decide_log([half()], Blocks(4, range(5)), RULE, Selection(), quietly)
 
 
 @pytest.mark.parametrize("lost", [(), (2, 4, 9)])
 def test_a_candidate_is_not_judged_by_or_excused_from_rows_that_are_none(lost: tuple[int, ...]) -> None:
     unknown = range(1, 41, 4)
     source = Blocks(40, lost, unknown)
-    log, (target,), features = play([half()], source, RULE, Selection(), quietly, describes=True)
+    log, (target,), features = decide_log([half()], source, RULE, Selection(), quietly, describes=True)
     rows = [seq for seq in range(1, 41) if seq not in {*unknown, *lost}]
     assert log.seq.tolist() == rows
     assert (featurize([Context(f"question {seq}") for seq in rows]) != features).nnz == 0
@@ -119,7 +121,7 @@ def test_eligibility_counts_where_only_the_probability_of_the_drawn_arm_is_logge
         alone.append(Example(seq, decision, Cost(), reward))
     values = []
     for examples in (whole, alone):
-        log, *_ = play([], Examples(examples), RULE, Selection(), quietly)
+        log, *_ = decide_log([], Examples(examples), RULE, Selection(), quietly)
         targets = [plain_target(log, parse_name(name)) for name in ("uniform", "fixed:a", "fixed:c")]
         found = evaluate(
             *(log, {one.name: one.p for one in targets}, np.random.default_rng(0)),
@@ -154,6 +156,6 @@ def test_contexts_are_in_memory_a_block_at_a_time(
             most = max(most, sum(one() is not None for one in made))
             return example(seq, context)
 
-    play([half()], Watching(400), RULE, Selection(), quietly, describes=describes)
+    decide_log([half()], Watching(400), RULE, Selection(), quietly, describes=describes)
     assert len(made) == 400
     assert most <= 3 * 16
