@@ -201,8 +201,8 @@ def test_a_replay_says_that_it_is_about_decisions_with_feedback_unless_silence_h
     with appearing(Path("log.jsonl")) as file:
         write_export(rows, file, Header(written_at=0.0, reward=rule, arms=("large", "small")))
     page, report = Path("replay.html"), Path("replay.json")
-    said(CliRunner().invoke(app, ["replay", "--from", "log.jsonl", "-o", str(page)]), 0)
-    said(CliRunner().invoke(app, ["replay", "--from", "log.jsonl", "-o", str(report)]), 0)
+    said(CliRunner().invoke(app, ["replay", "log.jsonl", "-o", str(page)]), 0)
+    said(CliRunner().invoke(app, ["replay", "log.jsonl", "-o", str(report)]), 0)
     some = f"{2 * len(rows) // 3:,} of {len(rows):,} have none and are left out"
     assumed = json.loads(report.read_text())["assumptions"]
     assert any(some in line for line in assumed) is (some in page.read_text()) is (default is None)
