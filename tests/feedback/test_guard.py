@@ -229,6 +229,7 @@ def test_what_is_computed_from_a_question_is_no_class(by: str) -> None:
         {"share": 0},
         {"by": "a=b"},
         {"classes": []},
+        {"classes": [str(number) for number in range(19)]},
     ],
 )
 def test_settings_that_guard_nothing_are_refused(wrong: dict[str, object]) -> None:
