@@ -29,7 +29,7 @@ from armwise.feedback.jsonl import (
     read_headers,
 )
 from armwise.feedback.log import Store
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.reward import Aggregation, RewardRule
 from armwise.feedback.training_log import Settled, find_settled, read_examples
 
 KEPT_BYTES = 64 << 20
@@ -158,11 +158,15 @@ class ExportSource(TrainingLog):
     Args:
         path: The file.
         keeps: Whether `blocks` is read after `sample`, which then keeps what it reads, `KEPT_BYTES` at most.
+
+    Attributes:
+        outside: The values outside their ranges that the last `sample` read.
     """
 
     def __init__(self, path: Path, *, keeps: bool = False) -> None:
         self._path, self._keeps = path, keeps
         self._known: dict[int, Example] = {}
+        self.outside: OutsideValues | None = None
 
     def applicable_rule(self, configured: RewardRule) -> RewardRule:
         """Return the configured rule, or the rule of the file if none of its metrics is configured.
@@ -219,7 +223,8 @@ class ExportSource(TrainingLog):
             for first, last in stretches:
                 wanted[first : last + 1] = True
         most = KEPT_BYTES * n_lines // n_bytes if self._keeps and len(self.headers) == 1 else 0
-        examples = self._read_wanted(wanted.tolist(), most)
+        self.outside = OutsideValues(rule)
+        examples = self.outside.watch(self._read_wanted(wanted.tolist(), most))
         for part in tabulate(examples, rule, selection, self.settled.before):
             yield part.where(part.match(selection))
             done += len(part)
@@ -256,6 +261,51 @@ class ExportSource(TrainingLog):
     def headers(self) -> list[Header]:
         """Headers of all exports in the file. Raises ExchangeError."""
         return list(read_headers(self._path))
+
+
+class OutsideValues:
+    """Counts decisions with a value outside the range of its metric, which counts as the nearer end.
+
+    Sums are left out, since they may lie outside.
+
+    Args:
+        rule: The rule of the rewards.
+
+    Attributes:
+        n: Number of such decisions.
+        rated: Number of decisions with feedback.
+    """
+
+    def __init__(self, rule: RewardRule) -> None:
+        self.n, self.rated, self._example = 0, 0, ""
+        self._ranges = {
+            name: metric.range
+            for name, metric in rule.metrics.items()
+            if metric.aggregation is not Aggregation.SUM
+        }
+
+    def watch(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yield examples, and count them."""
+        for one in examples:
+            self.rated += bool(one.metrics)
+            for name, value in one.metrics.items():
+                low, high = self._ranges.get(name, (value, value))
+                if not low <= value <= high:
+                    self.n += 1
+                    self._example = self._example or f"{value:g} for {name}, in [{low:g}, {high:g}]"
+                    break
+            yield one
+
+    @property
+    def remark(self) -> str:
+        """What was found, with the remedy, in two sentences; empty: nothing was."""
+        if not self.n:
+            return ""
+        return (
+            f"{self.n:,} of {self.rated:,} ratings are outside the range of their metric, such as "
+            f"{self._example}, and count as the nearer end. Declare the range that your ratings have, and "
+            "export or import the log again."
+        )
 
 
 def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:

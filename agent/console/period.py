@@ -40,7 +40,7 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.log_columns import any_elsewhere, read_decisions
 from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, LogSource
+from armwise.feedback.sources import ExportSource, LogSource, OutsideValues
 from armwise.feedback.training_log import draws, lateness, settled
 
 NEWEST = 200
@@ -298,9 +298,10 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         NothingServedError: No decision was made in the period.
     """
     rule, before = _quality(next(iter(read_headers(path))).reward), ExportSource(path).settled.before
+    outside = OutsideValues(rule)
     examples = (
         example
-        for example in read_export(path)
+        for example in outside.watch(read_export(path))
         if example.decision.policy != LABELS and since <= example.decision.decided_at < until
     )
     parts = [replace(part, context=()) for part in tabulate(examples, rule, settled=before)]
@@ -316,8 +317,9 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     is_rated = not np.isnan(decisions.reward).any()
     if is_rated and any(key.policy not in FOREIGN for key in decisions.draw.values):
         notes.append("Without a default reward, an export has only decisions with feedback.")
+    notes += [outside.remark] if outside.n else []
     doubt = find_doubt(ExportSource(path), rule, Selection(since, until), on_progress)
-    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt)
+    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt, outside=outside.remark)
     names = sorted({key.drawn for key in decisions.draw.values})
     return _build(
         traffic,

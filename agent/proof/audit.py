@@ -315,7 +315,7 @@ def report_log(
     if log.n:
         assert log.draws.at is not None
         found, at = log.found, log.draws.at
-    made = {check.name: check for check in (*found.checks, *checks)}
+    made = {check.name: check for check in (*found.checks, *_check_values(source), *checks)}
     found = replace(found, checks=tuple(made.values()))
     return {
         "source": name,
@@ -331,6 +331,14 @@ def report_log(
         "checks": [asdict(check) | {"status": str(check.status)} for check in found.checks],
         "notes": [EXPORTED] if log.is_export else [],
     }
+
+
+def _check_values(source: TrainingLog) -> Iterator[Check]:
+    """Yield a warning if the ratings of a file that were read are outside their ranges."""
+    outside = source.outside if isinstance(source, ExportSource) else None
+    if outside is not None and outside.n:
+        n, expected = f"{outside.n:,} of {outside.rated:,} are not", "ratings in the range of their metric"
+        yield Check("ratings in range", CheckStatus.WARN, expected, n, advice=outside.remark)
 
 
 def _count_outside(source: TrainingLog, rule: RewardRule, begin: float | None, end: float | None) -> int:

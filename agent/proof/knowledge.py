@@ -117,6 +117,8 @@ def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> Iterator[Remark]:
         yield Remark(False, f"No decision has feedback {why}: quality cannot be known.")
         return
     yield Remark(True, f"{rated:,} decisions ({rated / n:.0%}) have a quality, from {metrics or 'defaults'}.")
+    if traffic.outside:
+        yield Remark(False, traffic.outside)
     if rated == n and not traffic.complete and traffic.rule.default is None:
         yield Remark(
             False,

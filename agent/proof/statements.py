@@ -225,6 +225,7 @@ UNSAID = {
         "ratings that came too late to count are better or worse than those in time. Set a longer "
         "`wait_time`."
     ),
+    Unsaid.OUTSIDE: "ratings are outside the range of their metric. Declare the range that they have.",
     Unsaid.ONE_USER: f"one user gave more than {noninferiority.LARGEST_RATER:.0%} of the ratings.",
 }
 """Why nothing is said although there are figures."""

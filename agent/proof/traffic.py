@@ -25,7 +25,7 @@ from armwise.feedback.log_columns import read_decisions
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import ArmComparison, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, LogSource
+from armwise.feedback.sources import ExportSource, LogSource, OutsideValues
 from armwise.feedback.training_log import lateness, settled
 from armwise.feedback.training_log.lateness import RatingTimes
 
@@ -53,6 +53,8 @@ class LoggedTraffic:
         head: LogHead of the log before it was read; None: it was not read from the log itself.
         doubt: Why nothing can be estimated from it; empty: something can.
         rating_times: When ratings came, late ones too; None: that is not on record.
+        outside: How many ratings are outside their ranges, in words, which leaves quality out. Empty:
+            none, or they were not counted.
     """
 
     source: str
@@ -63,6 +65,7 @@ class LoggedTraffic:
     head: LogHead | None = None
     doubt: str = ""
     rating_times: RatingTimes | None = None
+    outside: str = ""
 
     @property
     def settlement(self) -> Settlement:
@@ -77,7 +80,7 @@ class LoggedTraffic:
         return Sessions(self.decisions, settlement)
 
     def compare(self, sessions: Sessions, settlement: Settlement, reference: str) -> ArmComparison:
-        """Compare what was served with an arm; where late ratings differ, quality is left out.
+        """Compare what was served with an arm; where late ratings differ, or any is out of range, no quality.
 
         Args:
             sessions: The explored decisions of the final part.
@@ -89,6 +92,8 @@ class LoggedTraffic:
         """
         found = noninferiority.compare(sessions, reference, self.rule.reward_range)
         times = self.rating_times
+        if found.quality is not None and self.outside:
+            return replace(found, quality=None, quality_unsaid=Unsaid.OUTSIDE)
         if found.quality is None or times is None or not times.differ(settlement.before):
             return found
         return replace(found, quality=None, quality_unsaid=Unsaid.LATE)
@@ -111,13 +116,15 @@ def read_file(path: Path, on_progress: Progress) -> LoggedTraffic:
             f"{path}: its parts declare {len(rules)} different rewards; prove each part separately"
         )
     rule = _quality(next(iter(rules.values())))
-    examples = (example for example in read_export(path) if example.decision.policy != LABELS)
+    outside = OutsideValues(rule)
+    examples = (one for one in outside.watch(read_export(path)) if one.decision.policy != LABELS)
     parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
     if not parts:
         raise NoTrafficError(f"{path}: it has no decision that is learned; others may still get feedback")
     name, file = path.name[:NAME_CHARS], ExportSource(path)
     doubt, before = find_doubt(file, rule, EVERYTHING, on_progress), file.settled.before
-    return LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)
+    traffic = LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)
+    return replace(traffic, outside=outside.remark)
 
 
 def name_log(config: "AppConfig") -> str:

@@ -104,6 +104,9 @@ class Unsaid(StrEnum):
     LATE = "late"
     """Feedback that came too late to count is better or worse than what came in time."""
 
+    OUTSIDE = "outside"
+    """Feedback is outside the range of its metric, and would count as the nearer end."""
+
 
 Ends = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 """An estimate, its lower and its upper end."""

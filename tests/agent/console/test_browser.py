@@ -321,7 +321,7 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     fill(store, world, 400, seed=1)
     url = f"sqlite:///{tmp_path / 'log.db'}"
     config: Any = SimpleNamespace(
-        reward=RULE, actions=(), baseline=None, home_path=tmp_path, database_url=url
+        reward=RULE, actions=(), baseline=None, guard=None, home_path=tmp_path, database_url=url
     )
     made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
     store.close()
