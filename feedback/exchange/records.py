@@ -154,6 +154,9 @@ def _parquet(file: Path, skipped: Collection[str]) -> Iterator[FileRecord]:
 
 def _column_values(column: Any) -> list[Any]:
     """Return the values of a column of Parquet; values that Python cannot represent become a text."""
+    if hasattr(column, "dictionary"):  # equal values are one object, however long it is
+        words = _column_values(column.dictionary)
+        return [None if code is None else words[code] for code in column.indices.to_pylist()]
     try:
         values = column.cast(_python_type(column.type), safe=False).to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, TypeError, ValueError, NotImplementedError, LookupError):

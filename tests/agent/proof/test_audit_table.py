@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from armwise.feedback.exchange import read_records
 from tests.agent.proof.test_audit import run
 
 ARMS = ("haiku", "sonnet", "opus")
@@ -254,6 +255,12 @@ def test_questions_are_not_unpacked_and_a_small_file_of_more_than_memory_is_refu
     assert "300 decisions" in run(asked)
     packed = as_parquet(tmp_path / "packed.parquet", [{**row, "answer": long} for row in rows])
     assert "the 300 rows after row 0 have more than 1,048,576 bytes, unpacked" in run(packed, code=2)
+    table = pa.Table.from_pylist([{**row, "answer": long} for row in rows])
+    encoded = table.set_column(table.num_columns - 1, "answer", table["answer"].dictionary_encode())
+    parquet.write_table(encoded, tmp_path / "encoded.parquet")
+    (first, *_, final) = read_records(tmp_path / "encoded.parquet")
+    assert first.values["answer"] == long
+    assert first.values["answer"] is final.values["answer"], "it is in memory once"
     named = as_parquet(tmp_path / "named.parquet", [{**row, "context": row["arm_id"]} for row in rows])
     assert "Read: arm from context" in run(named, "--arm", "context")
     within = as_parquet(tmp_path / "in.parquet", [{**row, "context": {"to": row["arm_id"]}} for row in rows])
