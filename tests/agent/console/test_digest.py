@@ -136,7 +136,7 @@ def test_what_is_certainly_worse_is_to_be_decided_and_what_is_not_known_is_not(
         f"{name}: Rated answers: worse than large's. Go back to large there, or accept it."
         in describe(period)["decide"]
     )
-    config = config.model_copy(update={"guard": GuardSpec(reference="large", by="ask")})
+    config = config.model_copy(update={"guard": GuardSpec.model_construct(reference="large", by="ask")})
     send_back(store, config, replace(FALL, key=make_key(name), name=name), BEGIN + 5.0)
     for by, back in (("ask", True), ("topic", False)):
         returned = read_period(store, config, *SPAN, quietly, by).returned
