@@ -48,9 +48,9 @@ _DOLLARS: tuple[tuple[str, Callable[..., tuple[float, float]]], ...] = (
 
 _WORST = r"([+-][\d.]+) points at worst"
 
-_QUALITY = r"\(range: ([\d.]+) (higher|lower) to ([\d.]+) (higher|lower)\)"
+_END = r"([\d.]+ (?:higher|lower)|equal)"
 
-_SIGNS = {"higher": 1.0, "lower": -1.0}
+_QUALITY = rf"\(range: {_END} to {_END}\)"
 
 _BEST = r"of rated answers of (large|small) is at least ([\d.]+) points of 100 higher"
 
@@ -103,14 +103,18 @@ def read(text: str) -> Iterator[Claim]:
             ends = find_ends(*(float(part.replace(",", "")) for part in found.groups()))
             claims.append(Claim(DOLLARS, *ends, dollars))
         rest = re.sub(pattern, "", rest)
-    for low, low_sign, high, high_sign in re.findall(_QUALITY, text):
-        claims.append(Claim(QUALITY, _SIGNS[low_sign] * float(low), _SIGNS[high_sign] * float(high), quality))
+    claims += [Claim(QUALITY, *map(_read_end, ends), quality) for ends in re.findall(_QUALITY, text)]
     claims += [Claim(QUALITY, float(low), of=quality) for low in re.findall(_WORST, text)]
     claims += [Claim(BEST, float(least), of=quality, arm=arm) for arm, least in re.findall(_BEST, text)]
     rest = re.sub(f"{_QUALITY}|{_WORST}|{_BEST}|{_FACTS}", "", rest)
     if "$" in rest or "points" in rest:
         raise ValueError(f"cannot read {text!r}, of which is left {rest!r}")
     yield from claims
+
+
+def _read_end(text: str) -> float:
+    size, _, sign = text.partition(" ")
+    return {"higher": 1.0, "lower": -1.0}[sign] * float(size) if sign else 0.0
 
 
 def list_claims(world: Fortnight, before: float) -> Iterator[tuple[Claim, bool, str]]:

@@ -24,6 +24,7 @@ from armwise.agent.proof import (
     LoggedTraffic,
     Statement,
     Statements,
+    leave_costs_out,
     read_kept,
     state,
     state_kept_audit,
@@ -39,7 +40,6 @@ from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log_columns import any_elsewhere, read_decisions
 from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
-from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, OutsideValues
 from armwise.feedback.training_log import draws, lateness, settled
 
@@ -163,7 +163,7 @@ def read_period(
         NothingServedError: No decision was made in the period.
         LogUnavailableError: Try again later.
     """
-    rule = _quality(config.reward)
+    rule = leave_costs_out(config.reward)
     before = settled.read(store, rule).before
     read = read_decisions(
         store, rule, since, until, without=NOT_SERVED, distributions=True, on_progress=on_progress
@@ -173,7 +173,8 @@ def read_period(
         raise NothingServedError(_nothing(store, since, until))
     doubt = find_doubt(LogSource(store, rule), rule, Selection(since, until), on_progress)
     times = lateness.read(store, rule, since, until)
-    traffic = LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times)
+    costs = config.reward.cost_weight != 0.0
+    traffic = LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times, costs)
     live = [arms for arms in arm_sets.history(store) if arms.at < until]
     changes, held = read_events(store, config, since, until)
     receipt = read_kept(config)
@@ -297,7 +298,8 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         ExchangeError: The file cannot be read.
         NothingServedError: No decision was made in the period.
     """
-    rule, before = _quality(next(iter(read_headers(path))).reward), ExportSource(path).settled.before
+    reward = next(iter(read_headers(path))).reward
+    rule, before = leave_costs_out(reward), ExportSource(path).settled.before
     outside = OutsideValues(rule)
     examples = (
         example
@@ -319,7 +321,9 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         notes.append("Without a default reward, an export has only decisions with feedback.")
     notes += [outside.remark] if outside.n else []
     doubt = find_doubt(ExportSource(path), rule, Selection(since, until), on_progress)
-    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt, outside=outside.remark)
+    costs = reward.cost_weight != 0.0
+    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt, before_costs=costs)
+    traffic = replace(traffic, outside=outside.remark)
     names = sorted({key.drawn for key in decisions.draw.values})
     return _build(
         traffic,
@@ -329,11 +333,6 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         source=str(path),
         notes=tuple(notes),
     )
-
-
-def _quality(rule: RewardRule) -> RewardRule:
-    """Return a rule without costs, since dollars are stated beside the ratings."""
-    return rule.model_copy(update={"cost_weight": 0.0})
 
 
 # -- figures --------------------------------------------------------------------------------------
@@ -385,7 +384,7 @@ def _list_figures(decisions: Decisions) -> tuple[ArmFigures, ...]:
                 int(mine.sum()),
                 int((mine & explored).sum()) / max(1, int(explored.sum())),
                 float(usd.mean()) if len(usd) else None,
-                float(seconds.mean()) if len(seconds) else None,
+                float(seconds.mean()) if seconds.any() else None,
                 int((mine & failed).sum()),
             )
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from armwise.agent.console.period import Period
 from armwise.agent.console.savings import state_quality, write_duration
-from armwise.agent.proof import About, Statement
+from armwise.agent.proof import SURE, About, Statement
 from armwise.agent.reporting import (
     GREY,
     GRID,
@@ -22,7 +22,7 @@ from armwise.agent.reporting import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_CHARS = 1200
+MOST_CHARS = 2000
 """Most characters of the short text."""
 
 NAME_CHARS = 40
@@ -42,12 +42,14 @@ def write_text(period: Period) -> str:
     """
     shares = ", ".join(f"{cut(arm.name, NAME_CHARS)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
-    plural = "" if period.decisions == 1 else "s"
+    plural, statements = "" if period.decisions == 1 else "s", list_statements(period)
     lines = [
         f"*Armwise, {_from_to(period)}*",
         f"{period.decisions:,} decision{plural}, {period.rated:,} rated. Drawn: {shares}{others}.",
-        *(cut(f"{one.headline}. {one.detail}", 400) for one in list_statements(period)),
+        *(cut(_write_briefly(one), 500) for one in statements),
     ]
+    caveats = dict.fromkeys(note for one in statements for note in one.assumptions)
+    lines += [" ".join([*caveats, SURE])] if any(not one.silence for one in statements) else []
     if period.changes or period.held:
         _, last = max((*period.changes, *period.held))
         n = len(period.changes) + len(period.held)
@@ -84,6 +86,12 @@ def write_page(period: Period, command: str) -> str:
         command=command,
         armwise=metadata.version("armwise"),
     )
+
+
+def _write_briefly(one: Statement) -> str:
+    if one.about is About.DOLLARS and one.tone == "good":  # the headline says the same
+        return one.detail
+    return f"{one.headline}{':' if one.silence else '.'} {one.detail}"
 
 
 def list_statements(period: Period) -> list[Statement]:

@@ -15,7 +15,7 @@ WINDOW = 150_000
 """Positions of the log after which the comparison begins anew; it covers one to two times as many."""
 
 NEEDED = noninferiority.SCALE_SESSIONS + noninferiority.ENOUGH
-"""Answers from which on a comparison can be expected."""
+"""Decisions from which on a comparison can be expected."""
 
 AUDITED_AGAIN = 0.1
 """Growth of the log, as a share, after which it is audited again."""
@@ -82,20 +82,21 @@ def state_quality(found: Statements, n_arms: int, n_open: int, window: str, *, a
         return said
     if found.doubt:
         return _wait("Nothing can be compared", found.doubt, "warn")
-    takes = f"The first comparison takes about {NEEDED} rated answers"
+    takes = f"Ratings count after the first {noninferiority.SCALE_SESSIONS:,} sessions, which set the scale"
     if not any_rating:
-        return _wait("No ratings yet", f"{takes}.")
+        return _wait("No ratings yet", f"No answer is rated. {takes}.")
     if n_arms < 2:
         return _wait("Nothing to compare with", "One arm answers everything. Add a second one.")
     n, reference = found.drawn.get(found.reference or "", 0), found.reference
-    if found.rated >= NEEDED and reference is not None and n < noninferiority.ENOUGH:
+    if found.decisions >= NEEDED and reference is not None and n < noninferiority.ENOUGH:
         often = f'"{reference}" cannot be compared with: it was drawn {n:,} times so far.'
         return _wait("Too early to compare", f"{often} It takes {noninferiority.ENOUGH} draws.")
     waits = ""
     if n_open:
         verb, they = ("answer is", "It counts") if n_open == 1 else ("answers are", "They count")
         waits = f" {n_open:,} {verb} less than {window} old. {they} after that."
-    return _wait("Too early to compare", f"{takes}, and {found.rated:,} are there.{waits}")
+    are = "decision counts so far, rated:" if found.decisions == 1 else "decisions count so far, rated:"
+    return _wait("Too early to compare", f"{takes}. {found.decisions:,} {are} {found.rated:,}.{waits}")
 
 
 def _wait(headline: str, detail: str, tone: str = "") -> Statement:

@@ -10,11 +10,12 @@ from .receipt import (
     verify,
     write_receipt,
 )
-from .statements import About, Statement, Statements, state
-from .traffic import LoggedTraffic, NoTrafficError, open_traffic, read_file, read_store
+from .statements import SURE, About, Statement, Statements, state
+from .traffic import LoggedTraffic, NoTrafficError, leave_costs_out, open_traffic, read_file, read_store
 from .words import state_kept_audit, write_badge, write_markdown, write_sentence
 
 __all__ = [
+    "SURE",
     "About",
     "LoggedTraffic",
     "NoTrafficError",
@@ -24,6 +25,7 @@ __all__ = [
     "Statements",
     "assess",
     "keep_receipt",
+    "leave_costs_out",
     "make_receipt",
     "open_traffic",
     "read_file",

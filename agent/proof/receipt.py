@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 METHOD = "betting confidence sequences: importance-weighted, quality by session, beside dollars as paid"
 
-METHOD_VERSION = 5
+METHOD_VERSION = 6
 """Rises when the same rows give other figures."""
 
 LARGEST_FILE = 1 << 20
@@ -121,7 +121,7 @@ def make_receipt(
         rows=len(sessions.rows),
         digest=sessions.digest(),
         rule=digest_rule(traffic.rule),
-        reward=describe_reward(traffic.rule),
+        reward=describe_reward(traffic.rule, before_costs=traffic.before_costs),
         figures=traffic.compare(sessions, settlement, reference),
         head=None if traffic.head is None else StatedHead(**asdict(traffic.head)),
     )

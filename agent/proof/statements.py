@@ -153,7 +153,7 @@ def state(
         reference = max(gone, key=lambda arm: costs.get(arm, 0.0), default=reference)
     first = [reference] if reference in arms else []
     ordered = [arms[arm] for arm in dict.fromkeys([*first, *arms])]
-    reward = describe_reward(traffic.rule)
+    reward = describe_reward(traffic.rule, before_costs=traffic.before_costs)
     found = [said for one in ordered for said in (state_dollars(one), state_quality(one, reward))]
     found += [state_best_arm(ordered, reward)] if len(sessions.names) > 1 and ordered else []
     course: tuple[tuple[int, Ends], ...] = ()
@@ -242,6 +242,9 @@ LATER_COSTS = (
 
 UNRATED = "Answers that nobody rated in time may differ."
 
+SILENCE = "silence counts as"
+"""Words of `describe_reward` where answers that nobody rated have a reward, too."""
+
 AUDITED = (
     "The judge read questions and answers, not the passages. Its range holds for one audit, not for the best "
     "of several."
@@ -269,12 +272,13 @@ def state_dollars(one: ArmComparison) -> Statement:
         about,
         one.reference,
         f"At least {least} saved {same}" if low > 0.0 else "No saving is certain yet",
-        f"These same {one.priced:,} requests cost {sure} per 1,000 than if {name} had answered each of them "
-        f"(estimate: {size} {'less' if saved >= 0.0 else 'more'}). They cost {write_dollars(spent, most)} "
-        "per 1,000.",
+        f"These same {one.priced:,} requests (after the first {one.priced_scale:,}, which set the scale) "
+        f"cost {sure} per 1,000 than if {name} had answered each of them (estimate: {size} "
+        f"{'less' if saved >= 0.0 else 'more'}). They cost {write_dollars(spent, most)} per 1,000, and "
+        f"{name} answered {one.priced_drawn:,} of them.",
         f"{sure} {same}",
         f"{one.priced:,} requests",
-        (LATER_COSTS, *_note_costs(one)),
+        (LATER_COSTS, *_note_costs(one, name)),
         saved,
         low,
         None,
@@ -282,29 +286,35 @@ def state_dollars(one: ArmComparison) -> Statement:
     )
 
 
-def _note_costs(one: ArmComparison) -> Iterator[str]:
+def _note_costs(one: ArmComparison, name: str) -> Iterator[str]:
     """Yield what limits the comparison of dollars, a sentence each."""
     if one.cut:
         largest, excess = write_dollars(one.largest_cost or 0.0), write_dollars(one.beyond_largest)
         yield (
-            f"{one.cut:,} answers cost more than {largest}, {excess} more in all, as was paid. An answer of "
-            f"the reference counts up to {largest}."
+            f"{one.cut:,} answer{'' if one.cut == 1 else 's'} cost more than {largest} ({excess} more in "
+            f"all). What was paid counts in full, but an answer of {name} counts up to {largest}."
         )
     if one.unpriced:
-        yield f"{one.unpriced:,} requests lack a cost. They count as the worse case, so less is known."
+        lack = "request lacks" if one.unpriced == 1 else "requests lack"
+        yield f"{one.unpriced:,} {lack} a cost and count as the worse case, so less is known."
 
 
-def describe_reward(rule: RewardRule) -> str:
+def describe_reward(rule: RewardRule, *, before_costs: bool = False) -> str:
     """Return what quality is, in words that name what it is made of.
+
+    Args:
+        rule: The rule of quality.
+        before_costs: Whether the reward of policies has costs, which `rule` leaves out.
 
     >>> from armwise.feedback.reward import Metric
     >>> describe_reward(RewardRule(metrics={"thumb": Metric()}, default=1.0))
     'the mean reward (thumb, where silence counts as 1)'
     """
     made_of = ", ".join(one_line(name) for name in rule.metrics)
-    silence = "" if rule.default is None else f"silence counts as {rule.default:g}"
+    silence = "" if rule.default is None else f"{SILENCE} {rule.default:g}"
     said = ", where ".join(part for part in (made_of, silence) if part)
-    return f"the mean reward ({said})" if said else "the mean reward"
+    name = "the mean reward before costs" if before_costs else "the mean reward"
+    return f"{name} ({said})" if said else name
 
 
 def state_quality(one: ArmComparison, reward: str) -> Statement:
@@ -324,19 +334,22 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
     value, low, high = (POINTS * end for end in one.quality)
     if low > high:
         return Statement(about, one.reference, headline, CONTRADICT, silence="contradiction", tone="warn")
-    n, low, high = f"{one.decisions:,} answers that were rated in time", round_down(low), -round_down(-high)
-    tone, word = _compare_ends(name, low, high)
+    n, low, high = count_rated(one), round_down(low), -round_down(-high)
+    tone, word, short = _compare_ends(name, low, high)
     more = None if tone else forecast(value, low, high, one.decisions)
-    when = f" To know more takes {write_further(more, 'rated answers')}." if more else ""
+    takes = write_further(more, "rated answers") if more else ""
+    when = f" To show whether it is higher, equal or lower takes {takes}." if takes else ""
+    who = "mean reward" if SILENCE in reward else "rated answers"
     beyond = f" {one.beyond:,} are left out." if one.beyond else ""
     limit = f"The first {one.session_limit} decisions of each session count in quality;{beyond}"
     return Statement(
         about,
         one.reference,
         f"Rated answers: {word}",
-        f"Of {n}, {reward} is {_points(value)} than rated answers of {name} have for such requests (range: "
-        f"{_ends(low, high)}), at {POINTS * one.served:.1f} of 100.{when}",
-        f"mean reward {low:+.1f} points at worst",
+        f"Of {n}, {reward} is {POINTS * one.served:.1f} of 100. That is {_points(value)} than rated answers "
+        f"of {name} have for such requests (range: {_ends(low, high)}). {name} gave {one.drawn:,} of these "
+        f"answers.{when}",
+        _write_worst(who, short, low),
         n,
         (UNRATED, *([limit] if one.beyond else [])),
         value,
@@ -356,7 +369,7 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
     name, judge = shorten(reference), shorten(audit.judge)
     value, low, high = (POINTS * end for end in audit.quality)
     low, high = round_down(low), -round_down(-high)
-    tone, word = _compare_ends(name, low, high)
+    tone, word, short = _compare_ends(name, low, high)
     n, read = f"{audit.answers:,} answers", len(audit.grades)
     unread = sum(grade is None for _, grade in audit.grades)
     than = f"{_points(value)} than answers of {name} have for such requests (range: {_ends(low, high)})."
@@ -368,7 +381,7 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
         reference,
         f"All answers, as {judge} judges: {word}",
         f"The mean grade by {judge} of all {n}, rated or not, is {found}",
-        f"mean grade by {judge} {low:+.1f} points at worst",
+        _write_worst(f"mean grade by {judge}", short, low),
         n,
         (AUDITED, *([f"Answers without a grade ({unread:,}) count as the worse case."] if unread else [])),
         value,
@@ -378,15 +391,34 @@ def state_audited(audit: AnswerAudit, reference: str) -> Statement:
     )
 
 
-def _compare_ends(name: str, low: float, high: float) -> tuple[str, str]:
-    """Return the tone of a range of points, and how answers compare with those of an arm, in words."""
+def _compare_ends(name: str, low: float, high: float) -> tuple[str, str, str]:
+    """Return the tone of a range of points, how answers compare with those of an arm, and that in short."""
     if low > 0.0:
-        return "good", f"better than {name}'s"
+        return "good", f"better than {name}'s", "better"
     if high < 0.0:
-        return "warn", f"worse than {name}'s"
+        return "warn", f"worse than {name}'s", "worse"
     if low >= -POINTS * MARGIN:
-        return "good", f"as good as {name}'s"
-    return "", f"not known yet whether better or worse than {name}'s"
+        return "good", f"as good as {name}'s", "as good"
+    return "", f"not known yet whether better or worse than {name}'s", "not known to be better or worse"
+
+
+def count_rated(one: ArmComparison) -> str:
+    """Return how many answers count in quality, and which do not, in words."""
+    rated, first = (
+        f"{one.decisions:,} answer{'' if one.decisions == 1 else 's'} rated in time",
+        "after the first",
+    )
+    if one.sessions != one.decisions:
+        among = f"in {one.sessions:,} sessions {first} {noninferiority.SCALE_SESSIONS}"
+    else:
+        among = (
+            f"{first} {noninferiority.SCALE_SESSIONS} {'sessions' if one.session_limit > 1 else 'requests'}"
+        )
+    return f"{rated} {among}, which set the scale"
+
+
+def _write_worst(what: str, word: str, low: float) -> str:
+    return f"{what} {word}, {low:+.1f} points at worst"
 
 
 def _points(value: float) -> str:
@@ -394,7 +426,7 @@ def _points(value: float) -> str:
 
 
 def _ends(low: float, high: float) -> str:
-    return " to ".join(f"{abs(end):.1f} {'higher' if end >= 0.0 else 'lower'}" for end in (low, high))
+    return " to ".join(_points(end).replace(" points of 100", "") if end else "equal" for end in (low, high))
 
 
 def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
@@ -417,7 +449,7 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
     ahead = POINTS * min(low - leads[best][2] for arm, (_, low, _) in leads.items() if arm != best)
     if round_down(ahead) <= 0.0:
         return silent
-    n, least = f"{next(iter(arms)).decisions:,} answers that were rated in time", round_down(ahead)
+    n, least = count_rated(next(iter(arms))), round_down(ahead)
     return Statement(
         About.BEST_ARM,
         best,

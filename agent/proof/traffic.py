@@ -53,6 +53,7 @@ class LoggedTraffic:
         head: LogHead of the log before it was read; None: it was not read from the log itself.
         doubt: Why nothing can be estimated from it; empty: something can.
         rating_times: When ratings came, late ones too; None: that is not on record.
+        before_costs: Whether the reward that policies learn from has costs, which `rule` leaves out.
         outside: How many ratings are outside their ranges, in words, which leaves quality out. Empty:
             none, or they were not counted.
     """
@@ -65,6 +66,7 @@ class LoggedTraffic:
     head: LogHead | None = None
     doubt: str = ""
     rating_times: RatingTimes | None = None
+    before_costs: bool = False
     outside: str = ""
 
     @property
@@ -115,7 +117,8 @@ def read_file(path: Path, on_progress: Progress) -> LoggedTraffic:
         raise ExchangeError(
             f"{path}: its parts declare {len(rules)} different rewards; prove each part separately"
         )
-    rule = _quality(next(iter(rules.values())))
+    reward = next(iter(rules.values()))
+    rule = leave_costs_out(reward)
     outside = OutsideValues(rule)
     examples = (one for one in outside.watch(read_export(path)) if one.decision.policy != LABELS)
     parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
@@ -124,7 +127,7 @@ def read_file(path: Path, on_progress: Progress) -> LoggedTraffic:
     name, file = path.name[:NAME_CHARS], ExportSource(path)
     doubt, before = find_doubt(file, rule, EVERYTHING, on_progress), file.settled.before
     traffic = LoggedTraffic(name, concatenate(parts), rule, before, complete=False, doubt=doubt)
-    return replace(traffic, outside=outside.remark)
+    return replace(traffic, before_costs=reward.cost_weight != 0.0, outside=outside.remark)
 
 
 def name_log(config: "AppConfig") -> str:
@@ -161,7 +164,7 @@ def read_store(
         NoTrafficError: It has no decision.
         LogUnavailableError: Try again later.
     """
-    rule, name = _quality(config.reward), name_log(config)
+    rule, name = leave_costs_out(config.reward), name_log(config)
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
     head = fold_all(store)
     for without in (NOT_SERVED, (LABELS,)):
@@ -172,11 +175,13 @@ def read_store(
             if doubt is None:
                 doubt = find_doubt(LogSource(store, rule), rule, Selection(since=since), on_progress)
             times = lateness.read(store, rule, since)
-            return LoggedTraffic(name, concatenate(parts), rule, before, True, head, doubt, times)
+            costs = config.reward.cost_weight != 0.0
+            return LoggedTraffic(name, concatenate(parts), rule, before, True, head, doubt, times, costs)
     raise NoTrafficError(f"{name}: it has no decision yet")
 
 
-def _quality(rule: RewardRule) -> RewardRule:
+def leave_costs_out(rule: RewardRule) -> RewardRule:
+    """Return a rule without costs, since dollars are stated beside the ratings."""
     return rule.model_copy(update={"cost_weight": 0.0})
 
 

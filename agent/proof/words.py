@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#&!$@])")
 
-GREEN, AMBER, GREY = "#2e7d32", "#b26a00", "#555555"
-
-EQUAL = 2.0
-"""Points of quality up to whose loss the badge is green where dollars are saved."""
+GREEN, AMBER, RED, GREY = "#2e7d32", "#b26a00", "#b3261e", "#555555"
+"""Colours of a badge: saved at no loss, not known, worse, not compared."""
 
 CHAR_WIDTH, PADDING = 6.6, 10
 """Width of a character of the badge, and space beside a text, in pixels."""
@@ -54,13 +52,8 @@ def state_kept_audit(config: "AppConfig") -> Statement | None:
 def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in a few sentences."""
     figures = receipt.figures
-    n = figures.decisions if figures.quality is not None else figures.priced
-    among = "" if figures.sessions == n else f" in {figures.sessions:,} sessions"
-    extent = (
-        f"This covers {n:,} decisions ({figures.drawn:,} drew {shorten(figures.reference)}){among}, "
-        f"{write_span(figures.first_at, figures.last_at)}."
-    )
-    if receipt.audit is not None:  # the counts above are those of rated answers
+    extent = f"All this is from {write_span(figures.first_at, figures.last_at)}."
+    if receipt.audit is not None:  # the times above are those of rated and priced answers
         extent = f"This covers {receipt.rows:,} decisions."
     return " ".join([*(one.text for one in list_statements(receipt)), extent, SURE])
 
@@ -121,10 +114,11 @@ def write_badge(receipt: SavingsReceipt) -> str:
     """Return a receipt as a small picture in SVG."""
     figures, (dollars, quality) = receipt.figures, list_statements(receipt)
     parts, colour = [one.short for one in (dollars, quality) if one.short], GREY
-    if quality.low is not None:
-        saves = dollars.low is not None and dollars.low > 0.0
-        colour = GREEN if saves and quality.low >= -EQUAL else AMBER
-    label, text = f"versus {shorten(figures.reference)}", ", ".join(parts)
+    if quality.high is not None and quality.high < 0.0:
+        colour = RED
+    elif quality.low is not None:
+        colour = GREEN if dollars.tone == quality.tone == "good" else AMBER
+    label, text = f"versus {shorten(figures.reference)}", ", ".join(parts) or "not compared"
     left, right = (round(len(part) * CHAR_WIDTH) + 2 * PADDING for part in (label, text))
     title, label, text = (html.escape(part) for part in (f"{label}: {text}", label, text))
     return (

@@ -147,12 +147,14 @@ class ArmComparison:
         reference: The arm.
         n_arms: Number of arms that could be the reference; they share the error.
         decisions: Decisions that count in quality.
-        sessions: Sessions of these; as many as decisions where the log has none.
-        drawn: Decisions of these that drew the reference.
+        sessions: Sessions of these, or of the priced ones; as many as decisions where the log has none.
+        drawn: Decisions that count in quality and drew the reference.
         served: Mean quality of these decisions; None: no feedback counts.
         quality: Quality of a decision as served, minus that of the reference; None: no feedback counts, or
             `quality_unsaid` says why.
         priced: Decisions that count in the savings.
+        priced_drawn: Decisions of these that drew the reference.
+        priced_scale: First decisions left out of the savings, which set the largest cost.
         spent: Mean dollars of these decisions, as far as known; None without savings.
         saved: Dollars of a decision with the reference, minus those as served, and the lower end of that. No
             upper end: nothing bounds what an answer of the reference may cost. None: not enough are known, or
@@ -168,7 +170,7 @@ class ArmComparison:
         session_limit: Decisions of a session that count in quality.
         beyond: Decisions left out of quality beyond the limit.
         scale: First decisions left out of quality, which set the scale.
-        first_at: Time of the first decision that counts, seconds since the epoch.
+        first_at: Time of the first decision that counts in either, seconds since the epoch.
         last_at: Time of the last one.
     """
 
@@ -182,6 +184,8 @@ class ArmComparison:
     served: FiniteFloat | None
     quality: Ends | None
     priced: NonNegativeInt
+    priced_drawn: NonNegativeInt
+    priced_scale: NonNegativeInt
     spent: FiniteFloat | None
     saved: tuple[FiniteFloat, FiniteFloat] | None
     largest_cost: FiniteFloat | None
@@ -467,6 +471,7 @@ class Counted:
         late: Whether each is after the sessions that set the limit, shape (n,).
         rated: Those that count in quality, shape (n,).
         priced: Those that count in the savings, shape (n,).
+        priced_scale: How many come before these.
         largest_cost: Dollars up to which an answer counts in full; 0: nothing was charged, or the reference
             was hardly drawn.
     """
@@ -480,6 +485,7 @@ class Counted:
     late: Flags
     rated: Flags
     priced: Flags
+    priced_scale: int
     largest_cost: float
 
     def difference(
@@ -560,9 +566,12 @@ def count(sessions: Sessions, reference: str) -> Counted:
     )
     if len(starts) <= SCALE_SESSIONS or not weight.any():
         of = "sessions" if len(starts) < len(row) else "decisions"
+        times = f"{reference} was drawn {np.count_nonzero(weight):,} times"
         raise NothingComparableError(
-            f"{reference} was drawn {np.count_nonzero(weight):,} times in {len(starts):,} {of}, which is "
-            f"too few: the first {SCALE_SESSIONS} only set the scale"
+            f"{times}, and could be in {len(starts):,} {of}, which is too few: it takes more than "
+            f"{SCALE_SESSIONS}, since the first {SCALE_SESSIONS} only set the scale"
+            if weight.any()
+            else f"{times}, although it could be in {len(starts):,} {of}"
         )
     rank, late = np.arange(len(row)) - starts[unit], unit >= SCALE_SESSIONS
     limit = 1 << int(rank[~late].max()).bit_length()
@@ -578,6 +587,7 @@ def count(sessions: Sessions, reference: str) -> Counted:
         late,
         inside & late & ~np.isnan(sessions.rows.reward[row]),
         after & ~sessions.again[row],
+        int((~after).sum()),
         largest,
     )
 
@@ -633,16 +643,18 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         elif _is_mostly_of_one_user(sessions, counted.row[rated], counted.row[answered]):
             quality_unsaid = Unsaid.ONE_USER
     some = priced if lead is None else rated
-    at, dear = sessions.rows.at[counted.row[some]], priced & (paid > largest)
+    at, dear = sessions.rows.at[counted.row[priced | rated]], priced & (paid > largest)
     return ArmComparison(
         reference=reference,
         n_arms=len(sessions.names),
         decisions=int(rated.sum()),
         sessions=len(np.unique(counted.unit[some])),
-        drawn=int((counted.weight[some] > 0.0).sum()),
+        drawn=int((counted.weight[rated] > 0.0).sum()),
         served=None if lead is None else float(quality[rated].mean()),
         quality=None if lead is None or quality_unsaid else _negate(lead),
         priced=0 if found is None else int(priced.sum()),
+        priced_drawn=0 if found is None else int((counted.weight[priced] > 0.0).sum()),
+        priced_scale=0 if found is None else counted.priced_scale,
         spent=None if found is None or np.isnan(paid[priced]).all() else float(np.nanmean(paid[priced])),
         saved=None if found is None or dollars_unsaid else found[0],
         largest_cost=None if found is None else largest,

@@ -197,8 +197,18 @@ async def test_the_baseline_is_the_arm_that_the_operator_names(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("n", "world", "arms", "said"),
     [
-        (40, {}, ("cheap", "dear"), ["spent on 40 answers", "about 120 rated answers, and 40 are there"]),
-        (300, {"rated": 0.0}, ("cheap", "dear"), ["saved per 1,000 of the same requests", "No ratings yet"]),
+        (
+            40,
+            {},
+            ("cheap", "dear"),
+            ["spent on 40 answers", "after the first 100 sessions, which set the scale. 40 decisions count"],
+        ),
+        (
+            300,
+            {"rated": 0.0},
+            ("cheap", "dear"),
+            ["saved per 1,000 of the same requests", "No answer is rated"],
+        ),
         (300, {"usd": False}, ("cheap", "dear"), ["No dollars are on record", "Rated "]),
         (40, {}, ("dear",), ["Nothing to compare with", "Everything goes to dear, the only arm."]),
     ],
@@ -343,7 +353,7 @@ async def test_savings_of_the_time_before_stay_when_an_arm_is_renamed(
 # -- statements -----------------------------------------------------------------------------------
 
 ONE = ArmComparison(
-    *("dear", 2, 900, 900, 300, 0.8, (0.0, 0.0, 0.0), 900, 0.001, (0.0, 0.0)),
+    *("dear", 2, 900, 900, 300, 0.8, (0.0, 0.0, 0.0), 900, 300, 10, 0.001, (0.0, 0.0)),
     *(0.01, 0, 0.0, 0, None, None, None, 1, 0, 100, 0.0, 1.0),
 )
 

@@ -128,8 +128,12 @@ def test_a_report_states_what_the_overview_states(store: Store, config: Any) -> 
     assert quality.headline.startswith("Rated ")
     page, text = unescape(write_page(found, "armwise report")), write_text(found)
     for one in (saved, quality):
-        assert one.headline in text
+        assert one.detail in text
         assert one.headline in page
+        assert all(text.count(note) == 1 for note in one.assumptions), "each caveat once"
+    assert quality.headline in text
+    assert text.count(saved.short.split(" less")[0]) == 1, "the saving is not said twice"
+    assert "All ranges hold together" in text
     unknown = [one for one in found.statements.all if one.about == "quality" and not one.tone]
     assert unknown
     assert list_unknown(found) == unknown
@@ -141,7 +145,9 @@ def test_a_period_without_ratings_and_one_of_a_single_arm_are_reported(store: St
     fill(store, replace(WORLD, rated=0.0), 30, seed=1)
     found = read_period(store, config, BEGIN, BEGIN + 1e6, quietly)
     assert "No ratings yet" in write_text(found)
-    assert "No ratings yet" in write_page(found, "armwise report")
+    page = write_page(found, "armwise report")
+    assert "No ratings yet" in page
+    assert "rated answers" not in page, "how many ratings it takes is not known"
     fill(store, World({"small": 0.5}), 30, seed=1, first=10_000)
     alone = read_period(store, config, BEGIN + 5000.0, BEGIN + 1e6, quietly)
     assert "One arm answers everything" in write_text(alone)

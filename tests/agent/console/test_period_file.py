@@ -1,6 +1,7 @@
 """The report of a file: figures are those of the rows; what cannot be said is not shown as an estimate."""
 
 import gzip
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 
 from armwise.agent.console.period import NothingServedError, Period, measure_span, read_file_period
 from armwise.agent.console.period_report import list_statements, write_page, write_text
+from armwise.agent.reporting import write_dollars
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -74,6 +76,17 @@ def test_figures_are_those_of_the_rows(written: Callable[..., Path]) -> None:
     assert period.source.endswith("log.jsonl.gz")
     assert (period.statements.doubt, period.statements.reference) == ("", "dear")
     assert [one.about for one in list_statements(period)] == ["dollars", "quality"]
+
+
+def test_prices_are_in_one_unit_and_seconds_that_are_not_on_record_are_not_0(
+    written: Callable[..., Path],
+) -> None:
+    rows = [replace(one, cost=Cost(usd=one.cost.usd)) for one in simulated(400)]
+    period = whole(written(rows))
+    assert [arm.seconds for arm in period.arms] == [None] * 3
+    cells = re.findall(r"<td>(\$[^<]*)</td>", write_page(period, "armwise report"))
+    prices = [write_dollars(1000.0 * arm.usd) for arm in period.arms if arm.usd is not None]
+    assert cells[: len(prices)] == prices
 
 
 def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..., Path]) -> None:

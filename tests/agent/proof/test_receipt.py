@@ -102,7 +102,11 @@ def test_savings_and_quality_hold_the_truth_beside_the_dearest_arm(tmp_path: Pat
         assert low < estimate < min([*high, inf])
     printed = run(log)
     assert "less per 1,000 than if dear had answered each of them (estimate: $" in printed
-    assert "1,400 decisions (" in printed
+    assert "Of 1,400 answers rated in time after the first 100 requests, which set the scale" in printed
+    assert f"same {1500 - figures['priced_scale']:,} requests (after the first " in printed
+    for drawn, gave in ((figures["drawn"], "gave"), (figures["priced_drawn"], "answered")):
+        assert f"dear {gave} {drawn:,} of " in printed
+    assert figures["priced_drawn"] > figures["drawn"]
     assert "95% confidence, however often you check" in printed
 
 
@@ -138,8 +142,7 @@ def test_a_conversation_is_one_observation(tmp_path: Path) -> None:
     assert together["figures"]["session_limit"] == 4
     assert alone["figures"]["sessions"] == alone["figures"]["decisions"]
     printed = run(log)
-    assert "1,200 decisions (" in printed
-    assert "in 400 sessions" in printed
+    assert "1,200 answers rated in time in 400 sessions after the first 100, which set" in printed
     assert "The decisions of a session, by their `episode_id`, count as one observation." in printed
 
 
@@ -194,6 +197,10 @@ def test_cost_has_no_weight_in_quality(tmp_path: Path) -> None:
     found = proven(write(tmp_path / "dear.jsonl", served(400), reward=dear))
     assert found["figures"] == free["figures"]
     assert found["digest"] == free["digest"]
+    assert (found["reward"], free["reward"]) == (
+        "the mean reward before costs (reward)",
+        "the mean reward (reward)",
+    )
 
 
 def test_what_is_not_settled_is_left_for_later(tmp_path: Path) -> None:
@@ -237,7 +244,7 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
             changed(served(600), probabilities=(1 / 3, 1 / 3, 1 / 3)),
             "it fails the audit (mean weight of each arm)",
         ),
-        (served(90), "the first 100 only set the scale"),
+        (served(90), "could be in 90 decisions, which is too few: it takes more than 100"),
         (served(3), "which is too few"),
         (
             [replace(one, metrics={}, cost=replace(one.cost, usd=0.0)) for one in served(300)],
@@ -477,7 +484,8 @@ def test_figures_that_a_receipt_cannot_have_are_refused(
 def figures(**fields: Any) -> ArmComparison:
     known: dict[str, Any] = {
         "reference": "dear", "n_arms": 2, "decisions": 1000, "sessions": 400, "drawn": 50, "served": 0.7,
-        "quality": (0.01, -0.02, 0.03), "priced": 1000, "spent": 0.002, "saved": (0.01, 0.008),
+        "quality": (0.01, -0.02, 0.03), "priced": 1000, "priced_drawn": 60, "priced_scale": 20,
+        "spent": 0.002, "saved": (0.01, 0.008),
         "largest_cost": 0.5, "cut": 0, "beyond_largest": 0.0, "unpriced": 0, "dollars_unsaid": None,
         "quality_unsaid": None, "rated": None, "session_limit": 4, "beyond": 0, "scale": 100,
         "first_at": BEGIN, "last_at": BEGIN + 1.0,
@@ -500,22 +508,27 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, "same 1,000 requests cost at least $8.00 less per 1,000 than if dear had answered each of them"),
-        ({}, "(estimate: $10.00 less). They cost $2.00 per 1,000. Not counted: what a longer answer"),
+        ({}, "1,000 requests (after the first 20, which set the scale) cost at least $8.00 less per 1,000"),
+        ({}, "$10.00 less). They cost $2.00 per 1,000, and dear answered 60 of them. Not counted: what a"),
+        ({}, "dear gave 50 of these answers."),
         ({"saved": (0.0, -0.001)}, "cost at most $1.00 more per 1,000 than if"),
         ({"saved": (-0.01, -0.012)}, "cost at most $12.00 more per 1,000 than if"),
         ({"saved": (-0.01, -0.012)}, "(estimate: $10.00 more)"),
         ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than rated answers of dear have"),
-        ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower), at 70.0 of 100."),
+        ({"quality": (-0.03, -0.05, -0.01)}, "is 70.0 of 100. That is 3.0 points of 100 lower than"),
+        ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower)."),
+        ({"quality": (0.01, 0.0, 0.024)}, "(range: equal to 2.4 higher)."),
         ({"quality": (0.0, -0.0221, 0.0321)}, "0.0 points of 100 higher than"),
         ({"quality": (0.0, -0.0221, 0.0321)}, "(range: 2.3 lower to 3.3 higher)"),
         (
             {},
-            "Of 1,000 answers that were rated in time, the mean reward (right, where silence counts as 1) is",
+            "rated in time in 400 sessions after the first 100, which set the scale, the mean "
+            "reward (right, where silence counts as 1) is 70.0 of 100",
         ),
         ({"quality": (-0.7, 0.3, -0.6)}, "not compared: no difference fits all ratings."),
         ({"saved": None}, "What was saved is not known: the log has no dollars"),
-        ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50, $7.00 more in all, as was paid"),
+        ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50 ($7.00 more in all). What was"),
+        ({"cut": 1, "beyond_largest": 7.0}, " 1 answer cost more than $0.50 ($7.00 more in all). What was"),
         ({"unpriced": 3}, "3 requests lack a cost"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.FEW_DECIDE}, "few very expensive answers are most of the"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE}, "as where its cache is cold"),
@@ -583,12 +596,30 @@ def test_names_of_arms_can_do_no_harm() -> None:
     [
         ({}, "#2e7d32"),
         ({"quality": (0.0, -0.021, 0.1)}, "#b26a00"),
+        ({"quality": (-0.01, -0.012, -0.008)}, "#b3261e"),
         ({"saved": (0.01, -0.001)}, "#b26a00"),
         ({"quality": None}, "#555555"),
     ],
 )
 def test_a_badge_is_green_for_savings_at_equal_quality(fields: dict[str, Any], colour: str) -> None:
+    """What is proven worse is red, however little it is; what is not known is not."""
     assert colour in write_badge(stated(**fields))
+
+
+@pytest.mark.parametrize(
+    ("ends", "word"),
+    [
+        ((0.05, 0.012, 0.09), "better, +1.2 points at worst"),
+        ((0.0, -0.02, 0.05), "as good, -2.0 points at worst"),
+        ((-0.01, -0.012, -0.008), "worse, -1.2 points at worst"),
+        ((0.0, -0.064, 0.05), "not known to be better or worse, -6.4 points at worst"),
+    ],
+)
+def test_a_badge_says_in_words_what_its_colour_says_and_of_whom(ends: Any, word: str) -> None:
+    receipt = stated(quality=ends)
+    assert f"mean reward {word}" in write_badge(receipt), "where silence counts"
+    rated = receipt.model_copy(update={"reward": "the mean reward (right)"})
+    assert f"rated answers {word}" in write_badge(rated)
 
 
 # -- of a service ------------------------------------------------------------------------------------

@@ -31,12 +31,12 @@ def test_no_sentence_is_false_in_any_world(name: str) -> None:
         ("at most $4.70 more per 1,000", [Claim(DOLLARS, -4.7, inf, "all")]),
         ("cost at least $0.012 more (estimate: $0.02 more)", [Claim(DOLLARS, -inf, -0.012, "all")]),
         (
-            "Of 90 answers that were rated in time, the mean reward (thumb) is 0.4 points of 100 lower than "
-            "... (range: 3.4 lower to 3.2 higher), at 71.0 of 100.",
+            "Of 90 answers rated in time, the mean reward (thumb) is 71.0 of 100. That is 0.4 points of 100 "
+            "lower than ... (range: 3.4 lower to 3.2 higher).",
             [Claim(QUALITY, -3.4, 3.2, "in time")],
         ),
         (
-            "Of 9 answers that were rated in time, the mean reward (thumb, where silence counts as 1) "
+            "Of 9 answers rated in time, the mean reward (thumb, where silence counts as 1) "
             "+1.2 points at worst",
             [Claim(QUALITY, 1.2, inf, "reward")],
         ),
@@ -45,6 +45,8 @@ def test_no_sentence_is_false_in_any_world(name: str) -> None:
             "the mean reward of rated answers of small is at least 2.0 points of 100 higher",
             [Claim(BEST, 2.0, of="ratings", arm="small")],
         ),
+        ("the quality is higher (range: equal to 3.2 higher)", [Claim(QUALITY, 0.0, 3.2, "all")]),
+        ("rated answers as good, -1.9 points at worst", [Claim(QUALITY, -1.9, of="ratings")]),
         ("No saving is certain yet", []),
     ],
 )

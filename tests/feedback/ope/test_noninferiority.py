@@ -415,7 +415,10 @@ def test_the_ends_are_those_of_the_differences_on_what_counts() -> None:
     assert found.saved == pytest.approx([end - spent for end in ends])
     assert (found.decisions, found.sessions, found.priced, found.scale) == (800, 800, n, SCALE_SESSIONS)
     assert found.served == pytest.approx(made.reward[late].mean())
-    assert (found.first_at, found.last_at) == (60.0 * SCALE_SESSIONS, 60.0 * 899)
+    assert found.priced_scale == 900 - n
+    assert (found.first_at, found.last_at) == (60.0 * min(SCALE_SESSIONS, 900 - n), 60.0 * 899)
+    drew = Sessions(made).drew("a")
+    assert (found.drawn, found.priced_drawn) == (drew[late].sum(), drew[counted.priced].sum())
 
 
 def test_a_difference_in_a_session_is_that_of_a_decision() -> None:
@@ -432,8 +435,8 @@ def test_a_difference_in_a_session_is_that_of_a_decision() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (table(SCALE_SESSIONS), "25 times in 100 decisions.* first 100 "),
-        (table(150, session=np.arange(150) // 2), "40 times in 75 sessions.* first 100 "),
+        (table(SCALE_SESSIONS), "25 times, and could be in 100 decisions.* first 100 "),
+        (table(150, session=np.arange(150) // 2), "40 times, and could be in 75 sessions.* first 100 "),
         (table(400, reward=np.full(400, np.nan), usd=np.full(400, np.nan)), "neither feedback nor dollars"),
         (table(400, reward=np.full(400, np.nan), usd=np.zeros(400)), "neither feedback nor dollars"),
         (table(400, propensity=np.ones(400), p=np.tile([0.0, 1.0], 400)), "a was never eligible"),
