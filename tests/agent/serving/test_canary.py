@@ -115,9 +115,11 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
     for names in (NAMES, NAMES[:2]):
         rows = [one for one in made if one.arms == names]
         p = np.array([one.probabilities for one in rows])
+        floor = rows[0].floor
+        assert floor is not None
         expected = 0.7 * compute_served_distribution(
-            live, rows[0].context, names, 0.02
-        ) + 0.3 * compute_served_distribution(candidate, rows[0].context, names, 0.02)
+            live, rows[0].context, names, floor
+        ) + 0.3 * compute_served_distribution(candidate, rows[0].context, names, floor)
         assert p == pytest.approx(np.tile(expected, (len(rows), 1)), abs=1e-15)
         verdict = judge("", names, p, np.array([names.index(one.drawn) for one in rows]))
         assert verdict.p_value > 0.001
