@@ -339,7 +339,7 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
     more = None if tone else forecast(value, low, high, one.decisions)
     takes = write_further(more, "rated answers") if more else ""
     when = f" To show whether it is higher, equal or lower takes {takes}." if takes else ""
-    who = "mean reward" if SILENCE in reward else "rated answers"
+    who = "mean reward" if SILENCE in reward else "answers rated in time"
     beyond = f" {one.beyond:,} are left out." if one.beyond else ""
     limit = f"The first {one.session_limit} decisions of each session count in quality;{beyond}"
     return Statement(

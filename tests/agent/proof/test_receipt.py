@@ -619,7 +619,7 @@ def test_a_badge_says_in_words_what_its_colour_says_and_of_whom(ends: Any, word:
     receipt = stated(quality=ends)
     assert f"mean reward {word}" in write_badge(receipt), "where silence counts"
     rated = receipt.model_copy(update={"reward": "the mean reward (right)"})
-    assert f"rated answers {word}" in write_badge(rated)
+    assert f"answers rated in time {word}" in write_badge(rated)
 
 
 # -- of a service ------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_no_sentence_is_false_in_any_world(name: str) -> None:
             [Claim(BEST, 2.0, of="ratings", arm="small")],
         ),
         ("the quality is higher (range: equal to 3.2 higher)", [Claim(QUALITY, 0.0, 3.2, "all")]),
-        ("rated answers as good, -1.9 points at worst", [Claim(QUALITY, -1.9, of="ratings")]),
+        ("answers rated in time as good, -1.9 points at worst", [Claim(QUALITY, -1.9, of="in time")]),
         ("No saving is certain yet", []),
     ],
 )
