@@ -89,9 +89,11 @@ def test_a_log_is_unchanged_until_somebody_changes_it(filled: AppConfig, config:
     assert "unchanged" not in printed
 
 
-@pytest.mark.parametrize("words", [[], ["d1", "--log"]])
-def test_verify_needs_one_thing_to_verify(words: list[str]) -> None:
-    assert "either --log or one decision or receipt was expected" in run("verify", *words, code=2)
+@pytest.mark.parametrize(
+    ("words", "remedy"), [([], "name a decision or a receipt"), (["d1", "--log"], "leave out d1")]
+)
+def test_verify_needs_one_thing_to_verify(words: list[str], remedy: str) -> None:
+    assert remedy in run("verify", *words, code=2)
 
 
 # -- erase ---------------------------------------------------------------------------------------
