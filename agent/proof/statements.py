@@ -226,6 +226,10 @@ UNSAID = {
         "`wait_time`."
     ),
     Unsaid.OUTSIDE: "ratings are outside the range of their metric. Declare the range that they have.",
+    Unsaid.TOO_WIDE: (
+        "it is too early, since the range still covers all that is possible. It takes more answers of "
+        "{reference}."
+    ),
     Unsaid.ONE_USER: f"one user gave more than {noninferiority.LARGEST_RATER:.0%} of the ratings.",
 }
 """Why nothing is said although there are figures."""
@@ -466,7 +470,8 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
 
 def _be_silent(about: About, one: ArmComparison, headline: str, reason: Unsaid) -> Statement:
     detail = UNSAID[reason].replace("{reference}", shorten(one.reference))
-    return Statement(about, one.reference, headline, detail, silence=reason, tone="warn")
+    tone = "" if reason is Unsaid.TOO_WIDE else "warn"
+    return Statement(about, one.reference, headline, detail, silence=reason, tone=tone)
 
 
 def forecast(value: float, low: float, high: float, n: int) -> Further | None:

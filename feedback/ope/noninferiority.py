@@ -107,6 +107,9 @@ class Unsaid(StrEnum):
     OUTSIDE = "outside"
     """Feedback is outside the range of its metric, and would count as the nearer end."""
 
+    TOO_WIDE = "too_wide"
+    """The range is as wide as all that is possible."""
+
 
 Ends = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 """An estimate, its lower and its upper end."""
@@ -514,8 +517,10 @@ class Counted:
         estimate, low, high = (float(np.clip(share * end, -span, span)) for end in ends)
         return estimate, low, high
 
-    def estimate_saved(self, paid: Floats, error: float) -> tuple[tuple[float, float], float] | None:
-        """Return the dollars saved by a decision, their lower end, and the part that few answers are.
+    def estimate_saved(self, paid: Floats, error: float) -> tuple[tuple[float, float], float, bool] | None:
+        """Return the dollars saved by a decision with their lower end, and the part that few answers are.
+
+        The last value is whether it is certain that the reference would have cost anything.
 
         An answer of the reference counts up to the largest cost, so the lower end holds whatever it costs.
         Where a cost is unknown, it takes the worse case.
@@ -545,7 +550,7 @@ class Counted:
         few = max(float(dear.mean()), float(weight @ dear) / len(rows))
         spent_at_most = known + largest * float(unknown.mean())
         estimate = (least + most - known - spent_at_most) / 2.0 + float(weight @ dear) / len(rows)
-        return (estimate, low - spent_at_most), few
+        return (max(estimate, -spent_at_most), low - spent_at_most), few, low > 0.0
 
 
 def count(sessions: Sessions, reference: str) -> Counted:
@@ -635,13 +640,16 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         more = counted.difference(rated.astype(np.float64), answered, (0.0, 1.0), (other, other))
     dollars_unsaid = quality_unsaid = None
     if found is not None:
-        (saved, *_), few = found
+        (saved, _), few, bounded = found
         dollars_unsaid = Unsaid.FEW_DECIDE if few > FEW_DECIDE * abs(saved) else sessions.history
+        dollars_unsaid = dollars_unsaid or (None if bounded else Unsaid.TOO_WIDE)
     if lead is not None:
         if more is not None and not more[1] <= 0.0 <= more[2]:
             quality_unsaid = Unsaid.RATED_APART
         elif _is_mostly_of_one_user(sessions, counted.row[rated], counted.row[answered]):
             quality_unsaid = Unsaid.ONE_USER
+        lead, bounded = _limit(lead, float(quality[rated].mean()), rewards)
+        quality_unsaid = quality_unsaid or (None if bounded else Unsaid.TOO_WIDE)
     some = priced if lead is None else rated
     at, dear = sessions.rows.at[counted.row[priced | rated]], priced & (paid > largest)
     return ArmComparison(
@@ -669,6 +677,19 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         scale=int((~counted.late).sum()),
         first_at=float(at.min()),
         last_at=float(at.max()),
+    )
+
+
+def _limit(lead: Ends, served: float, rewards: tuple[float, float]) -> tuple[Ends, bool]:
+    """Return a lead whose estimate is possible for what was served, and whether an end rules anything out.
+
+    The ends stay: they are about what was expected, which may be above or below the mean that came out.
+    """
+    estimate, low, high = lead
+    least, most = rewards[0] - served, rewards[1] - served
+    possible = float(np.clip(estimate, least, most))
+    return (float(np.clip(possible, low, high)) if low <= high else possible, low, high), (
+        low > least or high < most
     )
 
 

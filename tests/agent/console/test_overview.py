@@ -191,7 +191,7 @@ async def test_the_baseline_is_the_arm_that_the_operator_names(tmp_path: Path) -
     service = two_models(tmp_path, baseline="cheap")
     await asyncio.to_thread(play, service, 300)
     async with service.running(ready=False):
-        assert "than if cheap had answered each of them" in plain(await seen(service, ""))
+        assert "It takes more answers of cheap" in plain(await seen(service, ""))
 
 
 @pytest.mark.parametrize(

@@ -530,6 +530,7 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50 ($7.00 more in all). What was"),
         ({"cut": 1, "beyond_largest": 7.0}, " 1 answer cost more than $0.50 ($7.00 more in all). What was"),
         ({"unpriced": 3}, "3 requests lack a cost"),
+        (UNRATED | {"quality_unsaid": Unsaid.TOO_WIDE}, "It takes more answers of dear"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.FEW_DECIDE}, "few very expensive answers are most of the"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE}, "as where its cache is cold"),
         (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE_UNKNOWN}, "take conversations over from each other"),

@@ -448,11 +448,28 @@ def test_where_nothing_can_be_compared_it_says_why(made: Decisions, message: str
         compare(Sessions(made), "a")
 
 
+def test_where_all_that_is_possible_is_in_the_range_nothing_is_said() -> None:
+    """A few draws rule nothing out; with more, an end does, and something is said."""
+    few, more = (compare(Sessions(table(n, seed=2)), "a") for n in (SCALE_SESSIONS + 10, 3000))
+    assert (few.quality, few.quality_unsaid) == (None, Unsaid.TOO_WIDE)
+    assert (few.saved, few.dollars_unsaid) == (None, Unsaid.TOO_WIDE)
+    assert (more.quality_unsaid, more.dollars_unsaid) == (None, None)
+
+
+def test_an_estimate_is_possible_for_what_was_served() -> None:
+    """All answers of both arms are perfect: no arm can be better than what was served."""
+    for reward, sign in ((1.0, 1.0), (0.0, -1.0)):
+        for seed in range(4):
+            quality = compare(Sessions(table(2000, seed=seed, reward=np.full(2000, reward))), "a").quality
+            assert quality is not None
+            assert sign * quality[0] >= 0.0
+            assert quality[1] <= 0.0 <= quality[2]
+
+
 def test_the_smallest_log_that_can_be_compared() -> None:
     found = compare(Sessions(table(SCALE_SESSIONS + 1, seed=2)), "a")
     assert found.decisions == 1
-    assert found.quality is not None
-    assert found.quality[1:] == (-1.0, 1.0)
+    assert (found.quality, found.quality_unsaid) == (None, Unsaid.TOO_WIDE)
 
 
 def test_a_propensity_that_is_none_leaves_a_row_out() -> None:
