@@ -52,7 +52,7 @@ _END = r"([\d.]+ (?:higher|lower)|equal)"
 
 _QUALITY = rf"\(range: {_END} to {_END}\)"
 
-_BEST = r"of rated answers of (large|small) is at least ([\d.]+) points of 100 higher"
+_BEST = r"of (?:rated )?answers of (large|small) is at least ([\d.]+) points of 100 higher"
 
 _ABOUT = {
     DOLLARS: {"same": "same"},

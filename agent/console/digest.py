@@ -183,7 +183,7 @@ def write_message(document: dict[str, Any]) -> dict[str, Any]:
         ("To decide", document["decide"] or ["Nothing."]),
     ]
     drawn = ", ".join(f"{arm['name']} {arm['share']:.0%}" for arm in document["arms"])
-    said = f"{document['decisions']:,} requests, {document['rated']:,} rated."
+    said = f"{document['decisions']:,} requests, {document['rated']:,} with a reward."
     said += f" Drawn: {drawn}." if drawn else ""
     title = _plain(document["title"], HEADER_CHARS)
     blocks: list[dict[str, Any]] = [{"type": "header", "text": {"type": "plain_text", "text": title}}]

@@ -45,7 +45,7 @@ def write_text(period: Period) -> str:
     plural, statements = "" if period.decisions == 1 else "s", list_statements(period)
     lines = [
         f"*Armwise, {_from_to(period)}*",
-        f"{period.decisions:,} decision{plural}, {period.rated:,} rated. Drawn: {shares}{others}.",
+        f"{period.decisions:,} decision{plural}, {period.rated:,} with a reward. Drawn: {shares}{others}.",
         *(cut(_write_briefly(one), 500) for one in statements),
     ]
     caveats = dict.fromkeys(note for one in statements for note in one.assumptions)

@@ -95,7 +95,7 @@ class Statements:
         reference: The arm to compare with; None: no arm was drawn often enough.
         all: The statements: dollars and quality by arm, the reference first, then the best arm.
         decisions: Decisions that were drawn, and whose feedback window has closed.
-        rated: Those of these that have a rating.
+        rated: Those of these that have a rating, or a reward because silence counts.
         drawn: How often each arm was drawn in these.
         course: Points of 100 gained compared with the reference, by position of the log.
         doubt: Why nothing can be compared, in which case `all` is empty; empty: something can.
@@ -246,6 +246,8 @@ LATER_COSTS = (
 
 UNRATED = "Answers that nobody rated in time may differ."
 
+VALUED = "The reward of an answer that nobody rated is a setting: no user said it."
+
 SILENCE = "silence counts as"
 """Words of `describe_reward` where answers that nobody rated have a reward, too."""
 
@@ -322,7 +324,7 @@ def describe_reward(rule: RewardRule, *, before_costs: bool = False) -> str:
 
 
 def state_quality(one: ArmComparison, reward: str) -> Statement:
-    """Return how rated answers compare with rated answers of the reference.
+    """Return how rated answers compare with rated answers of the reference; all answers if silence counts.
 
     Args:
         one: The comparison.
@@ -338,24 +340,26 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
     value, low, high = (POINTS * end for end in one.quality)
     if low > high:
         return Statement(about, one.reference, headline, CONTRADICT, silence="contradiction", tone="warn")
-    n, low, high = count_rated(one), round_down(low), -round_down(-high)
+    silence = SILENCE in reward
+    n, low, high = count_answers(one, silence=silence), round_down(low), -round_down(-high)
     tone, word, short = _compare_ends(name, low, high)
     more = None if tone else forecast(value, low, high, one.decisions)
-    takes = write_further(more, "rated answers") if more else ""
+    rated = "answers" if silence else "rated answers"
+    takes = write_further(more, rated) if more else ""
     when = f" To show whether it is higher, equal or lower takes {takes}." if takes else ""
-    who = "mean reward" if SILENCE in reward else "answers rated in time"
+    who = "mean reward counting silence" if silence else "answers rated in time"
     beyond = f" {one.beyond:,} are left out." if one.beyond else ""
     limit = f"The first {one.session_limit} decisions of each session count in quality;{beyond}"
     return Statement(
         about,
         one.reference,
-        f"Rated answers: {word}",
-        f"Of {n}, {reward} is {POINTS * one.served:.1f} of 100. That is {_points(value)} than rated answers "
+        f"{'Mean reward counting silence' if silence else 'Rated answers'}: {word}",
+        f"Of {n}, {reward} is {POINTS * one.served:.1f} of 100. That is {_points(value)} than {rated} "
         f"of {name} have for such requests (range: {_ends(low, high)}). {name} gave {one.drawn:,} of these "
         f"answers.{when}",
         _write_worst(who, short, low),
         n,
-        (UNRATED, *([limit] if one.beyond else [])),
+        (VALUED if silence else UNRATED, *([limit] if one.beyond else [])),
         value,
         low,
         high,
@@ -406,12 +410,15 @@ def _compare_ends(name: str, low: float, high: float) -> tuple[str, str, str]:
     return "", f"not known yet whether better or worse than {name}'s", "not known to be better or worse"
 
 
-def count_rated(one: ArmComparison) -> str:
-    """Return how many answers count in quality, and which do not, in words."""
-    rated, first = (
-        f"{one.decisions:,} answer{'' if one.decisions == 1 else 's'} rated in time",
-        "after the first",
-    )
+def count_answers(one: ArmComparison, *, silence: bool) -> str:
+    """Return how many answers count in quality, and which do not, in words.
+
+    Args:
+        one: The comparison.
+        silence: Whether answers that nobody rated have a reward, too.
+    """
+    plural, which = "" if one.decisions == 1 else "s", ", rated or not," if silence else " rated in time"
+    rated, first = f"{one.decisions:,} answer{plural}{which}", "after the first"
     if one.sessions != one.decisions:
         among = f"in {one.sessions:,} sessions {first} {noninferiority.SCALE_SESSIONS}"
     else:
@@ -444,8 +451,12 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
         reward: What `describe_reward` says.
     """
     leads = {one.reference: one.quality for one in arms if one.quality is not None}
+    if any(low > high for _, low, high in leads.values()):
+        return Statement(
+            About.BEST_ARM, "", "The best arm is not known", CONTRADICT, silence="contradiction", tone="warn"
+        )
     same = len({(one.decisions, one.sessions) for one in arms}) == 1
-    unknown = "it is not certain yet that the rated answers of one arm are better than all others."
+    unknown = "it is not certain yet that one arm is better than all others."
     silent = Statement(About.BEST_ARM, "", "The best arm is not known", unknown, silence="too_early")
     if len(leads) < 2 or not same or any(len(leads) < one.n_arms for one in arms):
         return silent
@@ -453,16 +464,17 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
     ahead = POINTS * min(low - leads[best][2] for arm, (_, low, _) in leads.items() if arm != best)
     if round_down(ahead) <= 0.0:
         return silent
-    n, least = count_rated(next(iter(arms))), round_down(ahead)
+    silence, least = SILENCE in reward, round_down(ahead)
+    n = count_answers(next(iter(arms)), silence=silence)
     return Statement(
         About.BEST_ARM,
         best,
-        f"Best on rated answers: {shorten(best)}",
-        f"By {n}, {reward} of rated answers of {shorten(best)} is at least {least:.1f} points of 100 "
-        "higher than any other arm's.",
+        f"Best {'by mean reward counting silence' if silence else 'on rated answers'}: {shorten(best)}",
+        f"By {n}, {reward} of {'' if silence else 'rated '}answers of {shorten(best)} is at least "
+        f"{least:.1f} points of 100 higher than any other arm's.",
         f"{shorten(best)} is best",
         n,
-        (UNRATED,),
+        (VALUED if silence else UNRATED,),
         low=least,
         tone="good",
     )

@@ -15,6 +15,7 @@ from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
 from armwise.agent.lab.offline.portfolio_report import ComparedScores
 from armwise.agent.lab.routers import cascade
+from armwise.agent.proof import About
 from armwise.agent.routers import Stage
 from armwise.agent.routers.utility import Utility
 from armwise.feedback.arrays import Floats
@@ -93,13 +94,13 @@ class Logged:
         join(self.store, self.config)
 
 
-def of_the_console(log: Logged) -> Iterator[Figure]:
-    """The ratings of the arms."""
-    found = savings.read_comparison(log.store, log.config)
-    for arm in found.arms:
-        if (rating := found.rating(arm)) is not None:
-            value, low, high = rating
-            yield Figure(f"rating of {arm}", value, (low, high), (0.0, 100.0))
+def of_statements(log: Logged) -> Iterator[Figure]:
+    """What was served beside each arm, as the console, `prove` and `report` state it."""
+    for one in savings.read_statements(log.store, log.config)[0].all:
+        if one.about is About.QUALITY and one.low is not None and one.high is not None:
+            yield Figure(
+                f"quality beside {one.reference}", one.estimate, (one.low, one.high), (-100.1, 100.1)
+            )
 
 
 def of_reports(log: Logged) -> Iterator[Figure]:
@@ -165,7 +166,7 @@ def scores_of(log: Logged) -> Floats:
 
 
 SHOWN: tuple[Callable[[Logged], Iterator[Figure]], ...] = (
-    of_the_console,
+    of_statements,
     of_reports,
     of_portfolios,
     of_routers,

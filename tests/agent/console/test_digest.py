@@ -111,7 +111,7 @@ def test_the_message_has_what_was_saved_quality_by_class_what_changed_and_what_t
     assert "\n\u2022 how: " in message
     assert "The gate held version 7: too few ratings. Promote it all the same, or wait." in message
     assert f"{failing.name} failed in 60 of {failing.decisions} requests" in message
-    assert "600 requests, 600 rated. Drawn: " in message
+    assert "600 requests, 600 with a reward. Drawn: " in message
     changes = tuple((BEGIN + day * DAY, f"change {day}") for day in range(11))
     (changed,) = (
         text

@@ -410,6 +410,21 @@ def test_arms_that_answered_different_requests_are_not_ranked() -> None:
     assert state_best_arm([ONE, worse], "the mean reward").silence
 
 
+def test_no_arm_is_best_where_no_difference_fits_all_ratings() -> None:
+    none, worse = ((-0.36, -0.30, -0.34), (0.1, 0.05, 0.15))
+    arms = [replace(ONE, quality=none), replace(ONE, reference="b", quality=worse)]
+    assert state_best_arm(arms, "the mean reward").silence == "contradiction"
+
+
+def test_an_answer_that_nobody_rated_is_not_called_rated_where_silence_counts() -> None:
+    """Nor is the best arm then said to be best on rated answers."""
+    arms = [replace(ONE, reference=arm, quality=(lead, lead, lead)) for arm, lead in (("a", 0.0), ("b", 0.3))]
+    for reward in ("the mean reward (thumb)", "the mean reward (thumb, where silence counts as 1)"):
+        for one in (state_quality(arms[1], reward), state_best_arm(arms, reward)):
+            said = " ".join((one.headline, one.detail, one.short, *one.assumptions)).lower()
+            assert ("rated answers" in said or "rated in time" in said) is ("silence" not in reward)
+
+
 # -- topics ---------------------------------------------------------------------------------------
 
 

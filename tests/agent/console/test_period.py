@@ -18,6 +18,7 @@ from armwise.agent.console.period_report import list_statements, list_unknown, w
 from armwise.agent.proof import About
 from armwise.feedback.events import INCUMBENT, OBSERVED, Mode
 from armwise.feedback.log import Store, listing
+from armwise.feedback.ope.noninferiority import Unsaid
 from armwise.feedback.registry import arm_sets, promotions, runs
 from tests.agent.evaluation.logged import BEGIN, RULE, World, expected, fill, quietly, read_served
 
@@ -82,9 +83,11 @@ def test_ranges_of_ratings_and_of_savings_hold_the_truth(tmp_path: Path, config:
             for about, truth in ((About.DOLLARS, 1000.0 * saved), (About.QUALITY, 100.0 * lead)):
                 one = found.find(about, arm)
                 assert one is not None
+                if about is About.DOLLARS and one.silence == Unsaid.TOO_WIDE:  # at most all that was spent
+                    continue
                 assert one.low is not None
                 holds.append(one.low <= truth <= (inf if one.high is None else one.high))
-        assert len(holds) == 6
+        assert len(holds) >= 4
         missed += not all(holds)
     assert missed <= 3
 

@@ -57,7 +57,7 @@ def test_a_period_ends_where_it_is_said_and_begins_so_long_before(filled: Path) 
     end = BEGIN + 2 * DAY
     for since, n in (("1d", 144), ("24h", 144), ("120m", 12), ("1w", 288), (time_of(end - 6000.0), 10)):
         text = run("-c", filled, "--since", since, "--until", time_of(end))
-        assert f"* {n:,} decisions, {n:,} rated. Drawn: " in text, since
+        assert f"* {n:,} decisions, {n:,} with a reward. Drawn: " in text, since
     assert "*Armwise, 2023-11-15 22:13 UTC to 2023-11-16 22:13 UTC*" in run(
         "-c", filled, "--since", "1d", "--until", time_of(end)
     )

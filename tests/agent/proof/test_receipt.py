@@ -514,7 +514,7 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"saved": (0.0, -0.001)}, "cost at most $1.00 more per 1,000 than if"),
         ({"saved": (-0.01, -0.012)}, "cost at most $12.00 more per 1,000 than if"),
         ({"saved": (-0.01, -0.012)}, "(estimate: $10.00 more)"),
-        ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than rated answers of dear have"),
+        ({"quality": (0.03, 0.01, 0.05)}, "is 3.0 points of 100 higher than answers of dear have"),
         ({"quality": (-0.03, -0.05, -0.01)}, "is 70.0 of 100. That is 3.0 points of 100 lower than"),
         ({"quality": (-0.03, -0.05, -0.01)}, "(range: 5.0 lower to 1.0 lower)."),
         ({"quality": (0.01, 0.0, 0.024)}, "(range: equal to 2.4 higher)."),
@@ -522,7 +522,7 @@ UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART
         ({"quality": (0.0, -0.0221, 0.0321)}, "(range: 2.3 lower to 3.3 higher)"),
         (
             {},
-            "rated in time in 400 sessions after the first 100, which set the scale, the mean "
+            "rated or not, in 400 sessions after the first 100, which set the scale, the mean "
             "reward (right, where silence counts as 1) is 70.0 of 100",
         ),
         ({"quality": (-0.7, 0.3, -0.6)}, "not compared: no difference fits all ratings."),
@@ -618,7 +618,7 @@ def test_a_badge_is_green_for_savings_at_equal_quality(fields: dict[str, Any], c
 )
 def test_a_badge_says_in_words_what_its_colour_says_and_of_whom(ends: Any, word: str) -> None:
     receipt = stated(quality=ends)
-    assert f"mean reward {word}" in write_badge(receipt), "where silence counts"
+    assert f"mean reward counting silence {word}" in write_badge(receipt), "where silence counts"
     rated = receipt.model_copy(update={"reward": "the mean reward (right)"})
     assert f"answers rated in time {word}" in write_badge(rated)
 

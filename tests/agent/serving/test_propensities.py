@@ -71,7 +71,9 @@ def test_every_decision_is_a_distribution_over_the_arms_that_were_left(decided: 
     left = decided.mask[:, None] >> np.arange(len(ARMS)) & 1
     assert ((decided.p > 0.0) == left).all()
     assert np.abs(decided.p.sum(axis=1) - 1.0).max() < 1e-12
-    floors = np.minimum(0.02, 1.0 / left.sum(axis=1))[:, None]
+    floors = np.minimum(0.02 / 4, 1.0 / left.sum(axis=1))[
+        :, None
+    ]  # a candidate's share counts as exploration
     assert (np.where(left, decided.p, 1.0) >= floors * (1 - 1e-12)).all()
     assert decided.p[np.arange(len(decided.drawn)), decided.drawn].min() > 0.0
 
