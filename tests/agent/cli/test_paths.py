@@ -143,7 +143,7 @@ READ = {
     "prove": (["prove"], "None of 3 decisions was drawn"),
     "rebuild": (["rebuild", "--verify"], "training log │ 3 "),
     "replay": (["replay", "--policy", "uniform"], "3 may still get feedback"),
-    "report": (["report", "--text", "--since", "1970-01-01"], "3 decisions, 3 rated"),
+    "report": (["report", "--text", "--since", "1970-01-01"], "3 decisions, 3 with a reward"),
     "lab score": (["lab", "score", "--from-log", "--measure", "thumb", "-o", "scores"], "3 decisions used"),
 }
 """Verbs that only read a log of three judged decisions and a key, and what they print of it."""
