@@ -131,10 +131,10 @@ def fill(url: str, n: int, join: str) -> None:
         end = START + DAYS * 86400.0
         database.execute("UPDATE log SET seq = ?, at = ?", (3 * n, end))
         read = (
-            "INSERT INTO progress (reader, log_seq, log_at, examples_seq, left_out, settled_seq) "
-            "VALUES (?, ?, ?, ?, '[]', 0)"
+            "INSERT INTO progress (reader, log_seq, log_at, chain, examples_seq, left_out, settled_seq) "
+            "VALUES (?, ?, ?, ?, ?, '[]', 0)"
         )
-        database.execute(read, (join, 3 * n, end, n))
+        database.execute(read, (join, 3 * n, end, t.NO_FACTS, n))
 
 
 def publish(service: Service, n: int) -> None:

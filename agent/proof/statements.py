@@ -110,10 +110,13 @@ class Statements:
     doubt: str = ""
 
     def find(self, about: About, reference: str | None = None) -> Statement | None:
-        """Return the statement on something, beside an arm, by default the reference."""
+        """Return the statement on something, beside an arm, by default the reference.
+
+        Templates name what it is about by its text, so that is compared by value.
+        """
         beside = self.reference if reference is None else reference
-        fits = (one for one in self.all if one.about is about)
-        return next((one for one in fits if about is About.BEST_ARM or one.reference == beside), None)
+        fits = (one for one in self.all if one.about == about)
+        return next((one for one in fits if about == About.BEST_ARM or one.reference == beside), None)
 
     @property
     def compared(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import pytest
 from armwise.agent.access import OPEN
 from armwise.agent.console import savings, topics
 from armwise.agent.console.page import CONSOLE
+from armwise.agent.console.summary import read_summary
 from armwise.agent.proof import About
 from armwise.agent.proof.statements import state_best_arm, state_dollars, state_quality
 from armwise.feedback.events import (
@@ -324,6 +325,28 @@ async def test_pages_say_that_figures_follow_until_the_first_summary_is_written(
         assert "The figures appear here shortly." in response.text
     await asyncio.to_thread(service.summarise)
     assert "saved per 1,000 of the same requests" in await seen(service, "")
+
+
+async def test_the_details_compare_what_was_served_with_each_arm(tmp_path: Path) -> None:
+    """As the summary states it, the reference first."""
+    service = two_models(tmp_path)
+    await asyncio.to_thread(play, service, 300)
+    await asyncio.to_thread(service.summarise)
+    summarised = read_summary(service.replica.store)
+    assert summarised is not None
+    found = summarised.statements
+    page = await seen(service, "/details")
+    rows = re.findall("<tr><th scope=.row.>.*?</tr>", page.partition("Compared with each arm")[2], re.DOTALL)
+    assert len(found.compared) == 2
+    for name, row in zip(found.compared, rows, strict=False):
+        assert name in row
+        for about in (About.QUALITY, About.DOLLARS):
+            one = found.find(about, name)
+            assert one is not None
+            assert (one.silence != "") == (one.low is None)
+            if not one.silence:
+                ends = f"{one.low:+.1f} to {one.high:+.1f}" if one.high is not None else "at least $"
+                assert ends in plain(row)
 
 
 @pytest.mark.parametrize("baseline", [None, "dear"])
