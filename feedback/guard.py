@@ -31,7 +31,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.texts import FORM
+from armwise.feedback.texts import FORM, find_text
 from armwise.number import Number
 
 ERROR = 0.05
@@ -131,8 +131,7 @@ class GuardSpec(BaseModel):
         >>> GuardSpec(reference="large", by="task").find_class({"w=tax": 1.0, "task=contracts": 1.0})
         'contracts'
         """
-        start = f"{self.by}="
-        found = next((name[len(start) :] for name in features if name.startswith(start)), "")
+        found = find_text(features, self.by)
         return found if self.classes is None or found in self.classes else ""
 
 

@@ -8,7 +8,7 @@ caller become features through `compress`.
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TypeVar
 
@@ -69,6 +69,16 @@ def find_value(features: Mapping[str, float], name: str, otherwise: Otherwise) -
     1.0
     """
     return features[name] if name in features else features.get(pseudonym(name), otherwise)
+
+
+def find_text(features: Iterable[str], field: str) -> str:
+    """Return the text that a caller sent in a field of the context, by the names of features; empty: none.
+
+    >>> find_text(["w=tax", "task=contracts"], "task")
+    'contracts'
+    """
+    start = f"{field}="
+    return next((name[len(start) :] for name in features if name.startswith(start)), "")
 
 
 def compress(value: float) -> float:

@@ -6,7 +6,7 @@ its rating came: users may report bad answers at once, and others never or late.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class GuardKeeper:
         rule: Gives the quality of an answer.
         spec: The guard.
         epoch: The right to write, from `take_epoch`.
-        learned: Position of the training log after which `over` will see examples.
+        learned: Position of the training log after which it will see examples.
         clock: Seconds since the epoch.
 
     Raises:
@@ -68,12 +68,6 @@ class GuardKeeper:
         self._counted = self._written, self._until
         for example in read_learned_examples(store, rule, None, self._seq, learned):
             self.see(example)
-
-    def over(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples, each after it was seen."""
-        for example in examples:
-            self.see(example)
-            yield example
 
     def see(self, example: Example) -> None:
         """Add an example, unless it was seen before; it counts once its deadline has passed."""

@@ -204,8 +204,9 @@ class Learner:
     def _watch_examples(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yield examples and watch for drift; raise an alarm at each one that the policy restarts at."""
         n_restarts = len(list_restarts(self._policy))
-        examples = self._guard.over(examples) if self._guard else examples
         for example in self._watch.over(examples) if self._watch else examples:
+            if self._guard:
+                self._guard.see(example)
             yield example
             for restart in list_restarts(self._policy)[n_restarts:]:
                 logger.warning(

@@ -10,6 +10,7 @@ from armwise.feedback.events import NOT_SERVED, Mode
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
+from armwise.feedback.texts import find_text
 from armwise.feedback.training_log.position import read_head
 
 
@@ -90,7 +91,7 @@ def read_classes(store: Store, field: str, first: int, last: int) -> dict[int, s
     Raises:
         LogUnavailableError: Try again later.
     """
-    d, start = t.decisions.c, f"{field}="
+    d = t.decisions.c
     query = (
         sa.select(d.seq, sa.cast(d.features, sa.Text).label("features"))
         .add_columns(log_rows.select_texts(t.decisions))
@@ -100,7 +101,7 @@ def read_classes(store: Store, field: str, first: int, last: int) -> dict[int, s
 
     def read(row: Any) -> tuple[int, str]:
         names = log_rows.read_context(row.texts, loads(row.features)).features
-        return row.seq, next((name[len(start) :] for name in names if name.startswith(start)), "")
+        return row.seq, find_text(names, field)
 
     found: dict[int, str] = {}
     for begin in range(first, last + 1, PAGE):

@@ -64,7 +64,8 @@ def a_log(path: Path) -> Iterator[tuple[Store, AppConfig]]:
 
 
 def follow(keeper: GuardKeeper, store: Store, config: AppConfig, after: int, upto: int) -> None:
-    for _ in keeper.over(read_learned_examples(store, config.reward, None, after, upto)):
+    for example in read_learned_examples(store, config.reward, None, after, upto):
+        keeper.see(example)
         keeper.report()
 
 
