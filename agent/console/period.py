@@ -25,6 +25,7 @@ from armwise.agent.proof import (
     Statement,
     Statements,
     leave_costs_out,
+    read_between,
     read_kept,
     state,
     state_kept_audit,
@@ -34,14 +35,14 @@ from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, Selection, concatenate, tabulate
 from armwise.feedback.drift import newest_alarms
-from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
+from armwise.feedback.events import FOREIGN, LABELS, UNRECOVERED
 from armwise.feedback.guard import Returned
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
-from armwise.feedback.log_columns import any_elsewhere, read_decisions
+from armwise.feedback.log_columns import any_elsewhere
 from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
-from armwise.feedback.sources import ExportSource, LogSource, OutsideValues
-from armwise.feedback.training_log import draws, lateness, settled
+from armwise.feedback.sources import ExportSource, OutsideValues
+from armwise.feedback.training_log import draws, settled
 
 NEWEST = 200
 """Newest promotions, alarms and runs that are searched for those of the period."""
@@ -163,18 +164,10 @@ def read_period(
         NothingServedError: No decision was made in the period.
         LogUnavailableError: Try again later.
     """
-    rule = leave_costs_out(config.reward)
-    before = settled.read(store, rule).before
-    read = read_decisions(
-        store, rule, since, until, without=NOT_SERVED, distributions=True, on_progress=on_progress
-    )
-    parts = [part for part in read if len(part)]
-    if not parts:
+    before = settled.read(store, leave_costs_out(config.reward)).before
+    traffic = read_between(store, config, before, on_progress, since, until)
+    if traffic is None:
         raise NothingServedError(_nothing(store, since, until))
-    doubt = find_doubt(LogSource(store, rule), rule, Selection(since, until), on_progress)
-    times = lateness.read(store, rule, since, until)
-    costs = config.reward.cost_weight != 0.0
-    traffic = LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times, costs)
     live = [arms for arms in arm_sets.history(store) if arms.at < until]
     changes, held = read_events(store, config, since, until)
     receipt = read_kept(config)
@@ -191,7 +184,7 @@ def read_period(
     classes, returned = tuple(_state_classes(store, traffic, by, found.reference)), Returned()
     if config.guard is not None and config.guard.by == by:
         returned = guards.read_returned(store, config.guard.name(config.reward.join))
-    audited = None if doubt else state_kept_audit(config)
+    audited = None if traffic.doubt else state_kept_audit(config)
     return replace(period, classes=classes, returned=returned, audited=audited)
 
 

@@ -11,7 +11,15 @@ from .receipt import (
     write_receipt,
 )
 from .statements import SURE, About, Statement, Statements, state
-from .traffic import LoggedTraffic, NoTrafficError, leave_costs_out, open_traffic, read_file, read_store
+from .traffic import (
+    LoggedTraffic,
+    NoTrafficError,
+    leave_costs_out,
+    open_traffic,
+    read_between,
+    read_file,
+    read_store,
+)
 from .words import state_kept_audit, write_badge, write_markdown, write_sentence
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "leave_costs_out",
     "make_receipt",
     "open_traffic",
+    "read_between",
     "read_file",
     "read_kept",
     "read_receipt",

@@ -5,7 +5,7 @@
 The reward of a decision is its quality alone: cost has no weight, since dollars are stated beside it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import inf
@@ -52,7 +52,7 @@ class LoggedTraffic:
         complete: Whether decisions without feedback, forced ones and those that were given up are on record.
         head: LogHead of the log before it was read; None: it was not read from the log itself.
         doubt: Why nothing can be estimated from it; empty: something can.
-        rating_times: When ratings came, late ones too; None: that is not on record.
+        rating_times: When ratings came, late ones too; None: hardly any came late, or that is not on record.
         before_costs: Whether the reward that policies learn from has costs, which `rule` leaves out.
         outside: How many ratings are outside their ranges, in words, which leaves quality out. Empty:
             none, or they were not counted.
@@ -164,20 +164,58 @@ def read_store(
         NoTrafficError: It has no decision.
         LogUnavailableError: Try again later.
     """
-    rule, name = leave_costs_out(config.reward), name_log(config)
-    before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
+    name = name_log(config)
+    before = settled.read(
+        store, leave_costs_out(config.reward)
+    ).before  # first: what is decided meanwhile is not settled
     head = fold_all(store)
     for without in (NOT_SERVED, (LABELS,)):
-        read = read_decisions(
-            store, rule, since, without=without, distributions=True, on_progress=on_progress
-        )
-        if parts := [part for part in read if len(part)]:
-            if doubt is None:
-                doubt = find_doubt(LogSource(store, rule), rule, Selection(since=since), on_progress)
-            times = lateness.read(store, rule, since)
-            costs = config.reward.cost_weight != 0.0
-            return LoggedTraffic(name, concatenate(parts), rule, before, True, head, doubt, times, costs)
+        found = read_between(store, config, before, on_progress, since, without=without, doubt=doubt)
+        if found is not None:
+            return replace(found, source=name, head=head)
     raise NoTrafficError(f"{name}: it has no decision yet")
+
+
+def read_between(
+    store: Store,
+    config: "AppConfig",
+    before: float,
+    on_progress: Progress,
+    since: float | None = None,
+    until: float | None = None,
+    *,
+    without: Collection[str] = NOT_SERVED,
+    doubt: str | None = None,
+) -> LoggedTraffic | None:
+    """Read the decisions of a time from a log; None: there are none.
+
+    Args:
+        store: The log.
+        config: The configuration.
+        before: Time before which decisions are settled, seconds since the epoch.
+        on_progress: Called with the progress.
+        since: Earliest time of the decisions, seconds since the epoch; None: the first.
+        until: Time before which they were made, seconds since the epoch; None: any.
+        without: Policies whose decisions are left out.
+        doubt: Why nothing can be estimated from it, if that was found before; None: the log is audited.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    rule = leave_costs_out(config.reward)
+    read = read_decisions(
+        store, rule, since, until, without=without, distributions=True, on_progress=on_progress
+    )
+    parts = [part for part in read if len(part)]
+    if not parts:
+        return None
+    if doubt is None:
+        doubt = find_doubt(LogSource(store, rule), rule, Selection(since, until), on_progress)
+    times = None
+    if lateness.are_enough(store, rule, since, until):
+        times = lateness.read(store, rule, since, until)
+    costs = config.reward.cost_weight != 0.0
+    return LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times, costs)
 
 
 def leave_costs_out(rule: RewardRule) -> RewardRule:

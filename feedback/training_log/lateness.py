@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -69,22 +70,47 @@ def read(
     Raises:
         LogUnavailableError: Try again later.
     """
-    d, f = t.decisions.c, t.feedback.c
-    query = (
-        sa.select(d.decided_at, f.received_at, f.received_at > d.deadline, f.metric, f.value)
-        .join_from(t.feedback, t.decisions, f.decision_id == d.id)
-        .where(f.kind == FeedbackKind.VALUE, f.metric.in_(rule.metrics), f.value.is_not(None))
-        .where(d.mode == Mode.EXPLORE, d.policy != LABELS)
-    )
-    if since is not None:
-        query = query.where(d.decided_at >= since)
-    if until is not None:
-        query = query.where(d.decided_at < until)
     with store.reading() as connection:
-        rows = connection.execute(query).all()
+        rows = connection.execute(_select(rule, since, until)).all()
     decided_at, received_at, late, metrics, values = zip(*rows, strict=True) if rows else ((),) * 5
     scaled = [rule.metrics[name].scale(value) for name, value in zip(metrics, values, strict=True)]
     decided, received, scaled_values = (
         np.array(column, dtype=np.float64) for column in (decided_at, received_at, scaled)
     )
     return RatingTimes(decided, received, np.array(late, dtype=np.bool_), scaled_values)
+
+
+def are_enough(
+    store: Store, rule: RewardRule, since: float | None = None, until: float | None = None
+) -> bool:
+    """Return whether enough ratings came late to be compared, in a ninth of the time that `read` takes.
+
+    Args:
+        store: The log.
+        rule: Declares the metrics.
+        since: Earliest time of the decisions, seconds since the epoch; None: the first.
+        until: Time before which they were made, seconds since the epoch; None: any.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    late = _select(rule, since, until).where(_LATE).with_only_columns(sa.literal(1)).limit(ENOUGH)
+    with store.reading() as connection:
+        return len(connection.execute(late).all()) == ENOUGH
+
+
+def _select(rule: RewardRule, since: float | None, until: float | None) -> sa.Select[Any]:
+    """Return the query of the ratings of explored decisions."""
+    d, f = t.decisions.c, t.feedback.c
+    query = (
+        sa.select(d.decided_at, f.received_at, _LATE, f.metric, f.value)
+        .join_from(t.feedback, t.decisions, f.decision_id == d.id)
+        .where(f.kind == FeedbackKind.VALUE, f.metric.in_(rule.metrics), f.value.is_not(None))
+        .where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    )
+    if since is not None:
+        query = query.where(d.decided_at >= since)
+    return query if until is None else query.where(d.decided_at < until)
+
+
+_LATE = t.feedback.c.received_at > t.decisions.c.deadline

@@ -7,7 +7,7 @@ import pytest
 
 from armwise.feedback.events import Tick
 from armwise.feedback.log import Store
-from armwise.feedback.training_log.lateness import RatingTimes, read
+from armwise.feedback.training_log.lateness import RatingTimes, are_enough, read
 from tests.feedback.training_log.test_settled import RULE, asked, clicked, looked
 
 
@@ -59,3 +59,19 @@ def test_a_rating_is_late_after_the_deadline_of_its_decision(store: Store) -> No
     assert {*found.value.tolist()} <= {0.0, 1.0}
     assert len(read(store, RULE, since=1.0, until=2.0).value) == 1
     assert len(read(store, RULE.model_copy(update={"metrics": {}})).value) == 0
+
+
+@pytest.mark.parametrize(("needed", "enough"), [(1, True), (2, True), (3, False)])
+def test_ratings_are_read_where_enough_of_them_came_late(
+    store: Store, needed: int, enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four ratings, two are late; in a time, those of its decisions count."""
+    monkeypatch.setattr("armwise.feedback.training_log.lateness.ENOUGH", needed)
+    facts = [fact for i in range(4) for fact in asked(i, float(i))]
+    looked(
+        store, [*facts, clicked(0, 1.0), clicked(1, 6.0), clicked(2, 152.0), clicked(3, 153.0), Tick(160.0)]
+    )
+    assert are_enough(store, RULE) is enough
+    assert not are_enough(store, RULE, until=2.0)
+    assert are_enough(store, RULE, since=3.0) is (needed == 1)
+    assert int(read(store, RULE).late.sum()) == 2
