@@ -94,16 +94,15 @@ def read_body(
             document = describe(read_period(store, config, since, until, on_progress, by))
         except NothingServedError as error:
             changes, held = read_events(store, config, since, until)
-            document = _describe_silence(since, until, f"{error}.", changes, held)
+            why = str(error)
+            silent = {"headline": "Nothing was served", "detail": f"{why[:1].upper()}{why[1:]}."}
+            document = _describe_time(since, until, changes, held) | {"saved": [silent]}
     return document if form == "json" else write_message(document)
 
 
 def describe(period: Period) -> dict[str, Any]:
     """Return a period as data: what was saved, quality by class, what changed, and what to decide."""
-    return {
-        "title": f"Armwise, {write_span(period.since, period.until)}",
-        "since": format_time(period.since),
-        "until": format_time(period.until),
+    return _describe_time(period.since, period.until, period.changes, period.held) | {
         "decisions": period.decisions,
         "rated": period.rated,
         "arms": [
@@ -112,13 +111,12 @@ def describe(period: Period) -> dict[str, Any]:
         ],
         "saved": [_say(one) for one in list_statements(period)],
         "classes": [{"class": name, "decisions": n, **_say(one)} for name, n, one in period.classes],
-        "changed": _list_changed(period.changes, period.held),
         "decide": list(_list_to_decide(period)),
     }
 
 
-def _describe_silence(since: float, until: float, why: str, changes: Events, held: Events) -> dict[str, Any]:
-    said = {"headline": "Nothing was served", "detail": why[:1].upper() + why[1:]}
+def _describe_time(since: float, until: float, changes: Events, held: Events) -> dict[str, Any]:
+    """Return a time in which nothing was served as data, without saying so yet."""
     return {
         "title": f"Armwise, {write_span(since, until)}",
         "since": format_time(since),
@@ -126,15 +124,11 @@ def _describe_silence(since: float, until: float, why: str, changes: Events, hel
         "decisions": 0,
         "rated": 0,
         "arms": [],
-        "saved": [said],
+        "saved": [],
         "classes": [],
-        "changed": _list_changed(changes, held),
+        "changed": [{"at": format_time(at), "text": text} for at, text in sorted((*changes, *held))],
         "decide": list(_list_held(held)),
     }
-
-
-def _list_changed(changes: Events, held: Events) -> list[dict[str, str]]:
-    return [{"at": format_time(at), "text": text} for at, text in sorted((*changes, *held))]
 
 
 def _list_held(held: Events) -> Iterator[str]:

@@ -247,12 +247,53 @@ LATER_COSTS = (
     "words."
 )
 
-UNRATED = "Answers that nobody rated in time may differ."
-
-VALUED = "The reward of an answer that nobody rated is a setting: no user said it."
-
 SILENCE = "silence counts as"
 """Words of `describe_reward` where answers that nobody rated have a reward, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    """How sentences about quality name the answers that count.
+
+    Attributes:
+        which: What follows their number.
+        of_arm: What those of an arm are called.
+        headline: What a headline is about.
+        best: How a headline says by what an arm is the best.
+        short: What a badge is about.
+        assumed: What is assumed.
+    """
+
+    which: str
+    of_arm: str
+    headline: str
+    best: str
+    short: str
+    assumed: str
+
+
+_RATED = _Wording(
+    " rated in time",
+    "rated answers",
+    "Rated answers",
+    "on rated answers",
+    "answers rated in time",
+    "Answers that nobody rated in time may differ.",
+)
+
+_ALL = _Wording(
+    ", rated or not,",
+    "answers",
+    "Mean reward counting silence",
+    "by mean reward counting silence",
+    "mean reward counting silence",
+    "The reward of an answer that nobody rated is a setting: no user said it.",
+)
+
+
+def _find_wording(reward: str) -> _Wording:
+    return _ALL if SILENCE in reward else _RATED
+
 
 AUDITED = (
     "The judge read questions and answers, not the passages. Its range holds for one audit, not for the best "
@@ -343,26 +384,24 @@ def state_quality(one: ArmComparison, reward: str) -> Statement:
     value, low, high = (POINTS * end for end in one.quality)
     if low > high:
         return Statement(about, one.reference, headline, CONTRADICT, silence="contradiction", tone="warn")
-    silence = SILENCE in reward
-    n, low, high = count_answers(one, silence=silence), round_down(low), -round_down(-high)
+    words = _find_wording(reward)
+    n, low, high = _count_answers(one, words), round_down(low), -round_down(-high)
     tone, word, short = _compare_ends(name, low, high)
     more = None if tone else forecast(value, low, high, one.decisions)
-    rated = "answers" if silence else "rated answers"
-    takes = write_further(more, rated) if more else ""
+    takes = write_further(more, words.of_arm) if more else ""
     when = f" To show whether it is higher, equal or lower takes {takes}." if takes else ""
-    who = "mean reward counting silence" if silence else "answers rated in time"
     beyond = f" {one.beyond:,} are left out." if one.beyond else ""
     limit = f"The first {one.session_limit} decisions of each session count in quality;{beyond}"
     return Statement(
         about,
         one.reference,
-        f"{'Mean reward counting silence' if silence else 'Rated answers'}: {word}",
-        f"Of {n}, {reward} is {POINTS * one.served:.1f} of 100. That is {_points(value)} than {rated} "
+        f"{words.headline}: {word}",
+        f"Of {n}, {reward} is {POINTS * one.served:.1f} of 100. That is {_points(value)} than {words.of_arm} "
         f"of {name} have for such requests (range: {_ends(low, high)}). {name} gave {one.drawn:,} of these "
         f"answers.{when}",
-        _write_worst(who, short, low),
+        _write_worst(words.short, short, low),
         n,
-        (VALUED if silence else UNRATED, *([limit] if one.beyond else [])),
+        (words.assumed, *([limit] if one.beyond else [])),
         value,
         low,
         high,
@@ -413,22 +452,16 @@ def _compare_ends(name: str, low: float, high: float) -> tuple[str, str, str]:
     return "", f"not known yet whether better or worse than {name}'s", "not known to be better or worse"
 
 
-def count_answers(one: ArmComparison, *, silence: bool) -> str:
-    """Return how many answers count in quality, and which do not, in words.
-
-    Args:
-        one: The comparison.
-        silence: Whether answers that nobody rated have a reward, too.
-    """
-    plural, which = "" if one.decisions == 1 else "s", ", rated or not," if silence else " rated in time"
-    rated, first = f"{one.decisions:,} answer{plural}{which}", "after the first"
+def _count_answers(one: ArmComparison, words: _Wording) -> str:
+    """Return how many answers count in quality, and which do not, in words."""
+    n, first = f"{one.decisions:,} answer{'' if one.decisions == 1 else 's'}{words.which}", "after the first"
     if one.sessions != one.decisions:
         among = f"in {one.sessions:,} sessions {first} {noninferiority.SCALE_SESSIONS}"
     else:
         among = (
             f"{first} {noninferiority.SCALE_SESSIONS} {'sessions' if one.session_limit > 1 else 'requests'}"
         )
-    return f"{rated} {among}, which set the scale"
+    return f"{n} {among}, which set the scale"
 
 
 def _write_worst(what: str, word: str, low: float) -> str:
@@ -467,17 +500,17 @@ def state_best_arm(arms: Collection[ArmComparison], reward: str) -> Statement:
     ahead = POINTS * min(low - leads[best][2] for arm, (_, low, _) in leads.items() if arm != best)
     if round_down(ahead) <= 0.0:
         return silent
-    silence, least = SILENCE in reward, round_down(ahead)
-    n = count_answers(next(iter(arms)), silence=silence)
+    words, least = _find_wording(reward), round_down(ahead)
+    n = _count_answers(next(iter(arms)), words)
     return Statement(
         About.BEST_ARM,
         best,
-        f"Best {'by mean reward counting silence' if silence else 'on rated answers'}: {shorten(best)}",
-        f"By {n}, {reward} of {'' if silence else 'rated '}answers of {shorten(best)} is at least "
+        f"Best {words.best}: {shorten(best)}",
+        f"By {n}, {reward} of {words.of_arm} of {shorten(best)} is at least "
         f"{least:.1f} points of 100 higher than any other arm's.",
         f"{shorten(best)} is best",
         n,
-        (VALUED if silence else UNRATED,),
+        (words.assumed,),
         low=least,
         tone="good",
     )
