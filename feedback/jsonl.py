@@ -173,7 +173,7 @@ def find_examples(path: Path, wanted: Callable[[Decision], bool], *, plainly: bo
 
 
 _NOT_DRAWN = (b"\\", *(f'"{name}"'.encode() for name in (LABELS, *Mode) if name != Mode.EXPLORE))
-"""What a line has of which the decision was not drawn, or of which names are written with escapes."""
+"""What stands in a line whose decision was not drawn, or whose names are written with escapes."""
 
 
 def count_lines(path: Path) -> tuple[int, int]:

@@ -214,7 +214,7 @@ class BlockTask:
         config: The configuration as JSON.
         request: The request as JSON.
         arms: The live arms.
-        candidates: Names of the candidates, each of which `needs_no_order`.
+        candidates: Names of the candidates; they all have `needs_no_order`.
         describes: Whether to compute features of the rows.
     """
 

@@ -144,7 +144,7 @@ def write_ends(interval: Interval) -> str:
 
 
 def colour_arms(document: ReplayDocument) -> dict[str, str]:
-    """Return the colour of each arm as a page writes it: that of the console."""
+    """Return the colour of each arm, which is the same as in the console, as a page writes it."""
     usual = {arm: number for number, arm in enumerate(document["drawn"])}
     numbers = usual | document["arm_colours"]
     return {arm: COLOURS[PALETTE[number % len(PALETTE)]] for arm, number in numbers.items()}

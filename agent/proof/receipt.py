@@ -80,7 +80,7 @@ class SavingsReceipt(ProofDocument):
     reward: Name = Field(description="What quality is, in words.")
     figures: ArmComparison
     audit: AnswerAudit | None = Field(
-        default=None, description="What a judge says of all answers; null: quality is that of rated answers."
+        default=None, description="What a judge says of all answers; null: quality is about rated answers."
     )
     head: StatedHead | None = Field(
         default=None, description="Head of the log as it was read; null for a file or a service."

@@ -56,7 +56,7 @@ def prove_pairs(
         most: Most pairs.
         budget: Most dollars.
         by: Field that names the class of a request; empty: none does.
-        each: Field that names its conversation, of each of which one request is drawn; empty: all count.
+        each: Field that names its conversation: one request of each is drawn; empty: all count.
         margin: Largest loss that is accepted, in points of 100.
         seed: Seed of the draws.
         labels: File with labels.

@@ -4,7 +4,7 @@
 
 Ratings are predictions here, and what the judge says is the truth. An answer is predicted by the mean grade
 of earlier answers that were rated like it: well, badly, or not at all. Where the judge has graded it, too,
-its error counts by one over the probability that it was drawn. So the mean is that of all grades, however
+its error counts by one over the probability that it was drawn. This estimates the mean of all grades, however
 bad the predictions are, and better ones make the interval narrower.
 
 What was served is compared with the reference by importance weights: a decision counts by 1 - w, where w is
@@ -137,7 +137,7 @@ def _find_rate(size: Floats, n: int) -> float:
 def compare_grades(
     sample: AnswerSample, grades: Floats, ratings: Floats, middle: float, errors: tuple[float, float]
 ) -> Ends:
-    """Return the mean grade of all answers as served, minus that of the reference.
+    """Return the mean grade of all answers as served, minus the mean grade of the reference.
 
     Args:
         sample: The drawn answers.

@@ -99,7 +99,7 @@ def _mix_orders(group: Sequence[int], of_class: Sequence[Sequence[int]], n: int)
     Args:
         group: The class of each place.
         of_class: The places of each class.
-        n: Number of draws, at most that of the places.
+        n: Number of draws, at most the number of places.
     """
     count, drawn, at = [0] * len(of_class), dict[int, None](), 0
     while len(drawn) < n:
