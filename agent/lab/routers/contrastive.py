@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from armwise.agent.lab.routers.optimizer import Descent, Mask, Rows, choice_losses, on_threads, seed_torch
+from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, on_threads, seed_torch
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, Embedder, LocalModel, build_embedder
@@ -105,8 +105,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
 
             def losses(at: Rows) -> Tensor:
                 near = cosines(network, [rows[at] for rows in inputs])
-                of_loss = any_losses if chosen.loss == "any" else choice_losses
-                return of_loss(near, right[at], known[at])
+                return choice_losses(near, right[at], known[at], chosen.loss)
 
             self.descent.run(network, losses, np.arange(len(right)))
         self._weights = {name: value.numpy() for name, value in network.state_dict().items()}
@@ -174,21 +173,6 @@ def winners(utility: Floats) -> NDArray[np.bool_]:
     """
     worth = np.nan_to_num(utility, nan=-np.inf)
     return np.asarray((worth == worth.max(axis=1, keepdims=True)) & ~np.isnan(utility))
-
-
-def any_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
-    """Return minus the log of the positive arms' total probability on each question, shape (n,).
-
-    Args:
-        logits: Logits of the arms, shape (n, n_arms).
-        right: Positive arms, at least one per question, all known, shape (n, n_arms).
-        known: Arms in the softmax, shape (n, n_arms).
-    """
-    import torch
-
-    among, chosen = (torch.as_tensor(mask, device=logits.device) for mask in (known, right))
-    shares = logits.masked_fill(~among, -torch.inf).log_softmax(dim=1)
-    return -shares.masked_fill(~chosen, -torch.inf).logsumexp(dim=1)
 
 
 def cosines(network: "nn.ModuleDict", inputs: "list[Tensor]") -> "Tensor":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ Rows = NDArray[np.intp]
 
 Mask = NDArray[np.bool_]
 
+Over = Literal["any", "mean", "sum"]
+"""How `choice_losses` counts the positive arms of a question."""
 
 SEED = 0
 """Seed of initial weights, dropout, held-out questions and batches."""
@@ -85,23 +87,31 @@ class Descent:
             return sum(float(losses(part).sum()) for part in _parts(rows, self.at_once)) / len(rows)
 
 
-def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
-    """Return the InfoNCE loss of each question, summed over its positive arms, shape (n,).
+def choice_losses(logits: "Tensor", right: Mask, known: Mask, over: Over) -> "Tensor":
+    """Return how far each question's choice among arms is from its positive arms, shape (n,).
+
+    Each loss is minus a log-probability in the softmax of the known arms. With one positive, all are equal.
 
     Args:
         logits: Logits of the arms, shape (n, n_arms).
         right: Positive arms, at least one per question, all known, shape (n, n_arms).
         known: Arms in the softmax, shape (n, n_arms).
+        over: How several positives count: the `sum` of their log-probabilities, so that a question
+            weighs more the more it has; their `mean`, so that all questions weigh the same; or `any`, the
+            log of their total probability.
 
     Source: van den Oord et al. 2018, Representation learning with contrastive predictive coding,
-    arXiv:1807.03748; the sum over positives is that of Zhao et al. 2026, arXiv:2604.22849, section 4.2.1.
+    arXiv:1807.03748. The sum is that of Zhao et al. 2026, R3AG, arXiv:2604.22849, section 4.2.1; the mean is
+    that of Chen et al. 2024, RouterDC, arXiv:2409.19886, as Retriever Portfolios, arXiv:2605.31176, uses it.
     """
     import torch
 
-    among = torch.as_tensor(known, device=logits.device)
-    chosen = torch.as_tensor(right, device=logits.device)
+    among, chosen = (torch.as_tensor(mask, device=logits.device) for mask in (known, right))
     shares = logits.masked_fill(~among, -torch.inf).log_softmax(dim=1)
-    return -shares.masked_fill(~chosen, 0.0).sum(dim=1)
+    if over == "any":
+        return -shares.masked_fill(~chosen, -torch.inf).logsumexp(dim=1)
+    losses = -shares.masked_fill(~chosen, 0.0).sum(dim=1)
+    return losses / chosen.sum(dim=1) if over == "mean" else losses
 
 
 @contextmanager

@@ -83,12 +83,14 @@ def fit_encoder(
 
     Returns:
         The encoder, and the vectors of the arms, shape (n_arms, width).
+
+    Source: R3AG, section 4.2.1.
     """
     inputs = tower.inputs(features)
 
     def losses(rows: Rows) -> Tensor:
         cosines = tower(inputs[rows]) @ tower(tower.tokens).T
-        return choice_losses(cosines / temperature, right[rows], known[rows])
+        return choice_losses(cosines / temperature, right[rows], known[rows], "sum")
 
     descent.run(cast(nn.Module, tower), losses, np.flatnonzero(right.any(axis=1)))
     with torch.inference_mode():

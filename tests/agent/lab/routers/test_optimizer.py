@@ -1,56 +1,69 @@
 """Descent keeps the best epoch on what it holds out, and moves nothing that it should not."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, seed_torch
+from armwise.agent.lab.routers.contrastive import Contrastive
+from armwise.agent.lab.routers.neural.r3ag_training import HeadTower, fit_encoder
+from armwise.agent.lab.routers.optimizer import Descent, Over, Rows, choice_losses, seed_torch
+from armwise.agent.routers.dataset import Features, Floats, RoutingDataset
+
+WINNERS = np.array([[1, 0, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 0, 1, 0]], dtype=bool)
+KNOWN = np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
 
 
-@pytest.mark.parametrize(
-    ("logits", "right", "known", "loss"),
-    [
-        ([0.0, np.log(2.0), 0.0], [1, 0, 0], [1, 1, 1], np.log(4.0)),
-        ([0.0, np.log(2.0), 0.0], [0, 1, 0], [1, 1, 1], np.log(2.0)),
-        ([0.0, np.log(2.0), 0.0], [1, 1, 0], [1, 1, 1], np.log(4.0) + np.log(2.0)),
-        ([0.0, 0.0, 99.0], [1, 0, 0], [1, 1, 0], np.log(2.0)),
-    ],
-    ids=["one of a quarter", "one of a half", "the sum of two", "among the known alone"],
-)
-def test_the_loss_sums_minus_log_probabilities_of_positives(
-    logits: list[float], right: list[int], known: list[int], loss: float
+class Seen(Descent):
+    """It fits nothing, and keeps the losses of the questions that it is given."""
+
+    losses: Floats
+
+    def run(self, network: nn.Module, losses: Callable[[Rows], Tensor], questions: Rows) -> None:
+        network.eval()
+        object.__setattr__(self, "losses", losses(questions).detach().numpy())
+
+
+def expected_losses(cosines: Floats, over: str) -> list[float]:
+    """Return the losses of the questions above, as the papers write them."""
+    found = []
+    for logits, right, known in zip(cosines, WINNERS, KNOWN, strict=True):
+        logs = (logits - np.log(np.exp(logits[known]).sum()))[right]
+        found.append(-{"any": np.log(np.exp(logs).sum()), "mean": logs.mean(), "sum": logs.sum()}[over])
+    return found
+
+
+@pytest.mark.parametrize("loss", ["any", "mean"])
+def test_the_portfolio_router_averages_over_winners_or_takes_any(
+    loss: Literal["any", "mean"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = choice_losses(
-        torch.tensor([logits]), np.array([right], dtype=bool), np.array([known], dtype=bool)
-    )
-    assert found.tolist() == [pytest.approx(loss, rel=1e-6)]
+    monkeypatch.setattr(Contrastive, "descent", seen := Seen(learning_rate=1.0))
+    labels = RoutingDataset(tied_features(), np.where(KNOWN, WINNERS, np.nan))
+    cosines = Contrastive(loss=loss).fit(labels).scores(labels.features)
+    assert seen.losses == pytest.approx(expected_losses(cosines, loss), rel=1e-4)
 
 
-@given(
-    logits=st.lists(st.floats(-5, 5, width=32), min_size=4, max_size=4),
-    positives=st.sets(st.integers(0, 3), min_size=1, max_size=3),
-    temperature=st.floats(0.25, 2.0),
-)
-def test_the_loss_is_infonce_summed_over_the_positives(
-    logits: list[float], positives: set[int], temperature: float
-) -> None:
-    right = np.isin(np.arange(4), list(positives))
-    partition = sum(np.exp(logit / temperature) for logit in logits)
-    summed = sum(-logits[arm] / temperature + np.log(partition) for arm in positives)
-    tensor = torch.tensor([logits], dtype=torch.float64) / temperature
-    found = choice_losses(tensor, right[None], np.ones((1, 4), dtype=bool)).item()
-    assert found == pytest.approx(summed, abs=1e-9)
+def test_r3ag_sums_over_the_best_arms() -> None:
+    features, seen = tied_features(), Seen(learning_rate=1.0)
+    with seed_torch():
+        encoder, arms = fit_encoder(HeadTower(6, 4, 8), features, WINNERS, KNOWN, seen, 0.25)
+    cosines = encoder.encode(features) @ arms.T
+    assert seen.losses == pytest.approx(expected_losses(cosines / 0.25, "sum"), rel=1e-4)
 
 
-def test_an_arm_of_unknown_worth_gets_no_gradient() -> None:
+def tied_features() -> Features:
+    embedding = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    return Features(tuple("abcd"), tuple("1234"), (), np.zeros((4, 0)), embedding)
+
+
+@pytest.mark.parametrize("over", ["any", "mean", "sum"])
+def test_an_arm_of_unknown_worth_gets_no_gradient(over: Over) -> None:
     logits = torch.zeros(1, 3, requires_grad=True)
     known = np.array([[True, True, False]])
-    choice_losses(logits, np.array([[True, False, False]]), known).sum().backward()
+    choice_losses(logits, np.array([[True, False, False]]), known, over).sum().backward()
     assert logits.grad is not None
     assert logits.grad.tolist() == [[-0.5, 0.5, 0.0]]
 
