@@ -14,6 +14,7 @@ first: if positive feedback on an arm is faster than negative feedback, these ro
 rewards.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -245,6 +246,23 @@ def judge(
     sound = not mismatched and not _weighs_wrongly(figures)
     return Verdict(
         not reasons, reasons, figures, trail, bool(reasons) and sound and figures.high > spec.margin
+    )
+
+
+def can_decide(spec: GateSpec, figures: Mapping[str, Any] | None) -> bool:
+    """Return whether a log has enough decisions for a verdict on a candidate, whatever they earned.
+
+    Args:
+        spec: The conditions.
+        figures: `GateFigures` of the verdict's document; None: no decision is left.
+
+    >>> can_decide(GateSpec(), {"checked": 151, "effective_n": 30.9})
+    False
+    """
+    return (
+        figures is not None
+        and figures["checked"] >= spec.least_checked
+        and figures["effective_n"] >= LEAST_EFFECTIVE_N
     )
 
 

@@ -12,14 +12,14 @@ and the traffic before it are left out.
 
 Traffic cannot judge the first candidate, as there is too little. With `warm_start.first: promote`, a service
 does a first run by itself as soon as its arms are built. That run promotes its candidate without the gate,
-unless by its end the log has as many rated decisions as the gate needs. So does a command on a log without
+unless by its end the log has as much evidence as the gate needs. So does a command on a log without
 traffic:
 
     warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise lab warm-start -c CONFIG`
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -373,26 +373,21 @@ class _Steps:
         if not labels and now.was_judged(recipe) and journal.found_too_little:
             return registry_runs.RunState.NOTHING_NEW
         version = self._learn(recipe)
-        unjudged = self._explain_unjudged()
-        verdict = None if unjudged else self._evaluate(version, router)
-        return self._decide(version, verdict, unjudged, gainless)
+        verdict = self._evaluate(version, router)
+        unjudged = self._explain_unjudged(verdict)
+        return self._decide(version, None if unjudged else verdict, unjudged, gainless)
 
-    def _explain_unjudged(self) -> str:
-        """Return why the gate is not asked about the candidate of a first start; empty: it is asked."""
-        config, store = self.now.config, self.store
-        if self.now.spec.first != "promote" or not (self.is_first or not traffic.exists(store)):
+    def _explain_unjudged(self, verdict: Mapping[str, Any] | None) -> str:
+        """Return why the gate does not decide about the candidate of a first start; empty: it decides."""
+        if self.now.spec.first != "promote" or not (self.is_first or not traffic.exists(self.store)):
             return ""
-        decisions = traffic.count_logged_decisions(store)
+        decisions = traffic.count_logged_decisions(self.store)
         if decisions == 0:
             return "nothing was served before"
-        rated = traffic.count_rated_decisions(store, config.reward.join)
-        needed = max(config.judging_gate.least_checked, gate.LEAST_EFFECTIVE_N)
-        if rated >= needed:
+        if verdict is not None and gate.can_decide(self.now.config.judging_gate, verdict.get("figures")):
             return ""
-        return (
-            f"a first start, after {decisions:,} decisions; {rated:,} have settled with ratings; "
-            f"the gate needs {needed:,}"
-        )
+        why = "None has settled with ratings." if verdict is None else " ".join(verdict["reasons"])
+        return f"a first start, after {decisions:,} decisions, by which the gate cannot decide yet. {why}"
 
     def _gather(self, pool: AppConfig) -> list[Lot]:
         now, journal = self.now, self.journal

@@ -57,8 +57,18 @@ LATE = 1e6
 TRAFFIC = 60
 """Decisions in the log before."""
 
-PROMOTE: dict[str, Any] = {"verdict": "promote", "promote": True, "reasons": []}
-HOLD: dict[str, Any] = {"verdict": "hold", "promote": False, "reasons": ["It is worth 3.0; 100 are needed."]}
+PROMOTE: dict[str, Any] = {
+    "verdict": "promote",
+    "promote": True,
+    "reasons": [],
+    "figures": {"checked": 100, "effective_n": 50.0},
+}
+HOLD: dict[str, Any] = {
+    **PROMOTE,
+    "verdict": "hold",
+    "promote": False,
+    "reasons": ["It is worth 3.0; 100 are needed."],
+}
 
 
 def outcomes_file(folder: Path, n: int = 12, first: int = 0) -> Path:
@@ -542,24 +552,31 @@ def first(world: World, config: AppConfig | None = None) -> Run:
     return warm_start(config or promoting(world), runs.Trigger.FIRST, console, lambda *_: None)
 
 
-def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world: World) -> None:
+@pytest.mark.parametrize(
+    "figures",
+    [{"checked": 151, "effective_n": 30.9}, {"checked": 99, "effective_n": 60.0}, None],
+    ids=["worth too little", "too few recomputed", "arms that were never live"],
+)
+def test_a_first_start_is_promoted_while_the_log_is_too_short_for_a_verdict(
+    world: World, figures: dict[str, Any] | None
+) -> None:
+    world.gate = {**HOLD, "figures": figures, "undecided": True}
     run = first(world)
     assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.FIRST)
-    assert not world.asked, "too little traffic for a judgement, of other arms"
-    assert run.evaluation is None
-    promotion = active_policy(world.store, world.ours).promotion
-    assert promotion is not None
-    assert promotion.reason == (
-        "warm start 1: a first start, after 60 decisions; 60 have settled with ratings; the gate needs 100"
+    active = active_policy(world.store, world.ours)
+    assert active.promotion is not None
+    assert (active.promotion.forced, active.promotion.evaluation, active.canaries) == (True, 1, ())
+    assert active.promotion.reason == (
+        "warm start 1: a first start, after 60 decisions, by which the gate cannot decide yet. "
+        "It is worth 3.0; 100 are needed."
     )
 
 
 @pytest.mark.parametrize(("gate", "state"), [(HOLD, runs.RunState.HELD), (PROMOTE, runs.RunState.PROMOTED)])
-def test_a_first_start_behind_enough_rated_decisions_is_judged_by_the_gate(
+def test_a_first_start_behind_a_log_that_is_long_enough_is_judged_by_the_gate(
     world: World, gate: dict[str, Any], state: runs.RunState
 ) -> None:
     world.gate = gate
-    world.ask(range(TRAFFIC, 100))
     run = first(world)
     assert (run.status, world.asked) == (state, [[f"recipe:{run.candidate}"]])
     promotion = active_policy(world.store, world.ours).promotion
@@ -567,19 +584,6 @@ def test_a_first_start_behind_enough_rated_decisions_is_judged_by_the_gate(
     if promotion is not None:
         assert (promotion.forced, promotion.evaluation) == (False, 1)
         assert promotion.reason == "warm start 1: the gate lets it through"
-
-
-def test_ratings_during_a_first_start_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is looked at when the candidate is there, not when the run begins."""
-    publish = publish_candidate
-
-    def published(*args: Any) -> Version:
-        world.ask(range(TRAFFIC, 100))
-        return publish(*args)
-
-    monkeypatch.setattr("armwise.agent.lab.warmstart.run.publish_candidate", published)
-    run = first(world)
-    assert reasons_of(run) == HOLD["reasons"]
 
 
 def test_a_first_start_before_any_decision_says_that_nothing_was_served(cold: World) -> None:
@@ -590,26 +594,30 @@ def test_a_first_start_before_any_decision_says_that_nothing_was_served(cold: Wo
 
 
 @pytest.mark.parametrize(
-    ("before", "asked"), [(runs.Trigger.FIRST, 0), (runs.Trigger.REQUEST, 1)], ids=["first", "another"]
+    ("before", "state"),
+    [
+        ([runs.Trigger.FIRST], runs.RunState.PROMOTED),
+        ([runs.Trigger.FIRST, runs.Trigger.RESUMED], runs.RunState.PROMOTED),
+        ([runs.Trigger.REQUEST], runs.RunState.HELD),
+    ],
+    ids=["first", "first, killed twice", "another"],
 )
-def test_a_run_goes_on_as_what_was_killed(world: World, before: runs.Trigger, asked: int) -> None:
-    runs.claim(world.store, world.ours, before, "killed:1", LATE - 10 * jobs.LEASE_S)
-    console = Console(file=StringIO(), width=150)
-    warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
-    assert len(world.asked) == asked
-
-
-def test_a_first_start_that_was_killed_twice_goes_on_as_one(world: World) -> None:
-    for pause, trigger in ((20, runs.Trigger.FIRST), (10, runs.Trigger.RESUMED)):
-        runs.claim(world.store, world.ours, trigger, "killed:1", LATE - pause * jobs.LEASE_S)
+def test_a_run_goes_on_as_what_was_killed(
+    world: World, before: list[runs.Trigger], state: runs.RunState
+) -> None:
+    world.gate = {**HOLD, "figures": None}
+    for killed, trigger in enumerate(before):
+        runs.claim(world.store, world.ours, trigger, "killed:1", LATE - 10 * (2 - killed) * jobs.LEASE_S)
     console = Console(file=StringIO(), width=150)
     run = warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
-    assert (run.seq, run.status, len(world.asked)) == (3, runs.RunState.PROMOTED, 0)
+    assert (run.seq, run.status) == (len(before) + 1, state)
 
 
 def test_a_failed_first_start_is_done_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     config = promoting(world)
     assert config.warm_start is not None
+
+    world.gate = {**HOLD, "figures": None}
 
     def fail(*_: object, **__: object) -> None:
         raise BrokenError("the current node timed out during startup")
@@ -626,8 +634,9 @@ def test_a_failed_first_start_is_done_again(world: World, monkeypatch: pytest.Mo
     run = warm_start(
         config, due.trigger, Console(file=StringIO(), width=150), lambda *_: None, lambda: due.at
     )
-    assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.RESUMED)
-    assert not world.asked, "it is promoted as the first one would have been"
+    assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.RESUMED), (
+        "as the first one would have been"
+    )
     assert (
         next_run(world.store, config.warm_start, world.ours, config.reward.join, Alarms(0, None, False), 0.0)
         is None
