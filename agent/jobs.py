@@ -281,10 +281,13 @@ def plan_run(
 
 
 def plan_warm_start(replica: "Replica") -> Planned | None:
-    """Return the next warm start; None: none is scheduled, or one is under way."""
+    """Return the next warm start; None: none is scheduled. While one is under way, only `cron` is known."""
     spec, configured, now = replica.config.warm_start, replica.versions.configured.digest, replica.clock()
-    if spec is None or runs.under_way(replica.store, now):
+    if spec is None:
         return None
+    if runs.under_way(replica.store, now):
+        cron = spec.cron
+        return None if cron is None else Planned(warm_start.compute_next(cron, now), runs.Trigger.SCHEDULE)
     join = replica.config.reward.join
     return next_run(replica.store, spec, configured, join, replica.versions.state.alarms, now)
 

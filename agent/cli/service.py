@@ -309,6 +309,8 @@ def status(url: Url = URL, key: Key = None) -> None:
             about.add_row("guard", f"{n} {'class' if n == 1 else 'classes'} back to {guard['reference']}")
         if policy.get("feedback"):
             about.add_row("feedback", Text(_feedback(policy["feedback"])))
+        if warm_starts := _read_warm_starts(url, key):
+            about.add_row("warm start", Text(warm_starts))
         console.print(about)
         table = Table("arm", "kind", "parameters", "enabled", title="arms")
         for arm in arms:
@@ -333,6 +335,39 @@ def _readiness(url: str, key: str | None) -> tuple[str, list[str]]:
     building = reply.get("building")
     readiness = f"yes; in the background: {building}" if building else "yes"
     return f"{readiness}; something failed, see above" if failed else readiness, failed
+
+
+def _read_warm_starts(url: str, key: str | None) -> str:
+    """Describe the newest warm start and the next one; empty: the service does none."""
+    from armwise.agent.client import ClientError
+
+    try:
+        return describe_warm_starts(request("GET", url, "/v1/warm-starts?limit=1", key))
+    except ClientError:
+        return ""
+
+
+def describe_warm_starts(listed: Mapping[str, Any]) -> str:
+    """Describe the newest warm start and the next one; empty if there is none.
+
+    >>> run, due = {"id": 1, "trigger": "first", "started_at": 0.0}, {"at": 9000.0, "trigger": "schedule"}
+    >>> running, held = {"status": "running", "finished_at": None}, {"status": "held", "finished_at": 60.0}
+    >>> describe_warm_starts({"warm_starts": [run | running], "next": due})
+    'run 1 (first): running since 1970-01-01 00:00:00 UTC; next at 1970-01-01 02:30:00 UTC (schedule)'
+    >>> describe_warm_starts({"warm_starts": [run | held], "next": None})
+    'run 1 (first): held at 1970-01-01 00:01:00 UTC'
+    >>> describe_warm_starts({"warm_starts": [], "next": {"at": 0.0, "trigger": "first"}})
+    'the first run begins once all arms are built'
+    """
+    told = []
+    for run in listed["warm_starts"][:1]:
+        ended = run["finished_at"] is not None
+        when = f"at {_at(run['finished_at'])}" if ended else f"since {_at(run['started_at'])}"
+        told.append(f"run {run['id']} ({run['trigger']}): {run['status'].replace('_', ' ')} {when}")
+    if (due := listed["next"]) is not None:
+        first = "the first run begins once all arms are built"
+        told.append(first if due["trigger"] == "first" else f"next at {_at(due['at'])} ({due['trigger']})")
+    return "; ".join(told)
 
 
 def apply(

@@ -91,8 +91,8 @@ async def runs(
     """List the warm starts, newest first, and when the `next` one is due.
 
     `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed`, or `abandoned` if its
-    process died. `next` is null if none is scheduled, and while one is queued or running. A page ends
-    with the run of id N: get the next one with `before=N`.
+    process died. `next` is null if none is scheduled. While one is running, it is the next one by `cron`. A
+    page ends with the run of id N: get the next one with `before=N`.
     """
     listed = await asyncio.to_thread(registry_runs.page, replica.store, limit, before)
     planned = await asyncio.to_thread(plan_warm_start, replica)

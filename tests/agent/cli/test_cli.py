@@ -747,8 +747,9 @@ FAILED = {
             {},
             r"version 8 \w+ 10%",
         ),
+        ({}, {"warm_starts": [], "next": {"at": 0.0, "trigger": "first"}}, "first run begins"),
     ],
-    ids=["builds", "given up", "tries again", "pinned", "promoted", "canary"],
+    ids=["builds", "given up", "tries again", "pinned", "promoted", "canary", "first run"],
 )
 @pytest.mark.slow
 def test_status_shows_the_policy_and_what_is_not_well(
@@ -773,12 +774,14 @@ def test_status_shows_the_policy_and_what_is_not_well(
     service.reply("GET /v1/arms", {"arms": arms})
     service.reply("GET /v1/policy", plain)
     service.reply("GET /ready", {"status": "ready", "version": 7, "building": None})
+    service.reply("GET /v1/warm-starts?limit=1", {"warm_starts": [], "next": None})
     healthy = said(run("status", "--url", service.url), 0)
     assert "vowpal" in healthy
     assert '{"k1": 1.5}' in healthy
     assert not re.search(shown, healthy)
     service.reply("GET /v1/policy", plain | policy)
     service.reply("GET /ready", {"status": "ready", "version": 7, "building": None, **ready})
+    service.reply("GET /v1/warm-starts?limit=1", {"warm_starts": [], "next": None, **ready})
     assert re.search(shown, said(run("status", "--url", service.url), 0))
 
 

@@ -320,7 +320,7 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     run = runs.claim(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)
     listed = (await service.client.get("/v1/warm-starts")).json()
     assert [one["status"] for one in listed["warm_starts"]] == ["running"]
-    assert listed["next"] is None
+    assert listed["next"] == {"at": (now // 3600 + 1) * 3600, "trigger": "schedule"}, "also while one runs"
     step = {"name": "gather", "said": "no new labels", "found": {}}
     runs.save_progress(store, run, now, inputs={"log": 3}, steps=[step])
     runs.finish(store, run, runs.RunState.NOTHING_NEW, now)
