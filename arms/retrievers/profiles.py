@@ -8,16 +8,23 @@ Callan and Connell 2001, Query-based sampling of text databases, ACM TOIS 19(2).
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query
 from armwise.arms.corpus import Corpus
-from armwise.arms.indexes import build_once, build_passage_embedder, compose_text
+from armwise.arms.indexes import (
+    IndexMismatchError,
+    PassageVectors,
+    build_once,
+    build_passage_embedder,
+    compose_text,
+)
 from armwise.arms.manifest import Identity
 from armwise.arms.models import Embedder, digest_backbone
 from armwise.arms.profile import Profile, ProfileSpec
@@ -33,7 +40,7 @@ VECTORS = "vectors.npy"
 SEED = 0
 
 CHARACTERS = 300
-"""Characters of a passage that are embedded: the subject of a longer one shows in its beginning."""
+"""Characters of a passage that words are drawn from: the subject of a longer one shows in its beginning."""
 
 AT_ONCE = 64
 """Passages that are embedded between two steps of the progress."""
@@ -77,7 +84,6 @@ def list_sources(name: str, spec: ProfileSpec, have: Resources) -> list[Profiled
     settings: dict[str, str | int] = {
         "model": digest_backbone(have.backbones[spec.backbone]),
         "passages": spec.passages,
-        "characters": CHARACTERS,
     }
     graph, sources = ArmGraph(have.specs), dict[Path, ProfiledSource]()
     for part, arm_spec in graph.closure(name).items():
@@ -99,7 +105,8 @@ def prepare_profiles(
 ) -> None:
     """Sample the sources of some arms and embed the samples, where that is missing.
 
-    A source that cannot be searched now, or finds nothing, is left without a profile, with a warning.
+    Passages whose vectors an index has are not embedded again. A source that cannot be searched now, or finds
+    nothing, is left without a profile, with a warning.
 
     Args:
         names: The arms.
@@ -175,15 +182,30 @@ def _prepare(
         return
 
     def write(unfinished: Path) -> None:
-        blocks = []
-        for start in range(0, len(passages), AT_ONCE):
-            texts = [compose_text(passage)[:CHARACTERS] for passage in passages[start : start + AT_ONCE]]
-            blocks.append(encoder(spec.backbone).encode_passages(texts))
+        vectors = _read_indexed(source, passages, spec, have)
+        missing = [passage for passage in passages if passage.id not in vectors]
+        for start in range(0, len(missing), AT_ONCE):
+            some = missing[start : start + AT_ONCE]
+            encoded = encoder(spec.backbone).encode_passages([compose_text(passage) for passage in some])
+            vectors |= zip((passage.id for passage in some), encoded, strict=True)
             if progress is not None:
-                progress(f"profile of {source.name}", start + len(texts), len(passages))
-        np.save(unfinished / VECTORS, np.concatenate(blocks))
+                progress(f"profile of {source.name}", start + len(some), len(missing))
+        np.save(unfinished / VECTORS, np.stack([vectors[passage.id] for passage in passages]))
 
     build_once.build(source.folder(have.indexes), source.identity, write)
+
+
+def _read_indexed(
+    source: ProfiledSource, passages: Sequence[Passage], spec: ProfileSpec, have: Resources
+) -> dict[str, NDArray[np.float32]]:
+    """Return the vectors of passages, by id, as far as an index of the source has them."""
+    if source.corpus is None:
+        return {}
+    try:
+        kept = PassageVectors(source.corpus, have.indexes, have.backbones[spec.backbone], some=True)
+    except IndexMismatchError:
+        return {}
+    return kept.look_up(passage.id for passage in passages)
 
 
 def _draw(corpus: Corpus, n: int) -> list[Passage]:

@@ -1,5 +1,7 @@
 """Profiles of sources: drawn from a corpus, sampled through a search, compared with a question."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -15,7 +17,14 @@ from armwise.arms.indexes import compose_text
 from armwise.arms.models import Backbone, Embedder
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.profile import Profile, ProfileSpec, similarities
-from armwise.arms.retrievers import ArmSpec, Resources, prepare_profiles, profiles, read_profiles
+from armwise.arms.retrievers import (
+    ArmSpec,
+    Resources,
+    prepare,
+    prepare_profiles,
+    profiles,
+    read_profiles,
+)
 from tests.arms.contract import DIM
 from tests.arms.corpus.test_corpora import write
 
@@ -99,9 +108,32 @@ def test_a_profile_is_of_the_corpus_of_its_arm(have: Resources, two: Corpus) -> 
     prepare_profiles(["docs", "tickets"], SPEC, have)
     found = read_profiles(["docs", "tickets"], SPEC, have)
     assert {name: one.vectors.shape for name, one in found.items()} == {"docs": (3, DIM), "tickets": (2, DIM)}
-    texts = [compose_text(one)[: profiles.CHARACTERS] for one in two.part("docs")]
+    texts = [compose_text(one) for one in two.part("docs")]
     known = {row.tobytes() for row in HashingEmbedder(DIM).encode_passages(texts)}
     assert {row.tobytes() for row in found["docs"].vectors} < known
+
+
+def test_passages_that_an_index_has_are_not_embedded_again(
+    have: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the first warm start embeds thousands of passages a second time."""
+    prepare_profiles(["docs"], SPEC, replace(have, indexes=have.indexes / "without"))
+    prepare(have, ["near"])
+    embedded: list[str] = []
+
+    class Counted(HashingEmbedder):
+        def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            embedded.extend(texts)
+            return super().encode_passages(texts)
+
+    monkeypatch.setattr(profiles, "build_passage_embedder", lambda _: Counted(DIM))
+    prepare_profiles(["docs", "tickets"], SPEC, have)
+    assert sorted(embedded) == sorted(compose_text(one) for one in have.corpus.part("tickets"))
+    found, other = (
+        read_profiles(["docs"], SPEC, replace(have, indexes=folder))["docs"].vectors
+        for folder in (have.indexes, have.indexes / "without")
+    )
+    assert np.array_equal(found, other), "the profile is the same with an index and without"
 
 
 def test_arms_over_the_same_sources_share_a_profile(
@@ -253,14 +285,14 @@ def test_an_arm_more_over_a_source_changes_no_similarity() -> None:
     assert {name: three[name] for name in two} == two
 
 
-def test_passages_are_drawn_once_and_read_to_a_bound(tmp_path: Path) -> None:
+def test_passages_are_drawn_once_and_embedded_whole(tmp_path: Path) -> None:
     names = [f"city {n}" for n in range(profiles.AT_ONCE + 6)]
     long = ingest_all([write(tmp_path, "docs", [*names, "x" * 400 + " end"])])
     have = Resources(long, tmp_path / "indexes", TINY, {"docs": ArmSpec(kind="bm25", corpus="docs")})
     spec = ProfileSpec(backbone="tiny", passages=1000)
     prepare_profiles(["docs"], spec, have)
     found = read_profiles(["docs"], spec, have)["docs"].vectors
-    texts = [compose_text(one)[:300] for one in long]
+    texts = [compose_text(one) for one in long]
     assert found.shape == (len(names) + 1, DIM)
     np.testing.assert_array_equal(found, HashingEmbedder(DIM).encode_passages(texts))
 
