@@ -11,7 +11,7 @@ best single arm and the best arm of each source are chosen on the questions that
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,17 +43,15 @@ class Row:
         name: As the table calls it.
         params: Parameters of the router.
         utility: What differs from the paper's utility.
-        published: Whether the prior alone may make an arm a positive, as in the paper.
     """
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
     utility: Mapping[str, Any] = field(default_factory=dict)
-    published: bool = False
 
 
 ROWS = (
-    Row("labels as published", published=True),
+    Row("labels as published", {"positives": "published"}),
     Row("R3AG, reduced"),
     Row("without attention", {"without": "attention"}),
     Row("without quality", {"without": "quality"}),
@@ -71,8 +69,6 @@ def pick(data: DataSet, row: Row) -> Picks:
     for fit, scored in cross_validation.folds(texts, FOLDS, 0):
         training = outcomes.only(fit)
         labels = utilities.routing_labels(data.asked.rows(fit), training, utility, training.scores["recall"])
-        if row.published:
-            labels = replace(labels, without_prior=None)
         router = build_router(RouterSpec(kind="capability", params=dict(row.params))).fit(labels)
         picks[scored] = router.scores(data.asked.rows(scored)).argmax(axis=1)
     return picks

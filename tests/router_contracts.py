@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
-from armwise.agent.lab.routers import contrastive, r3ag
+from armwise.agent.lab.routers import contrastive
 from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
 from armwise.agent.lab.routers.ltrr import Neural
 from armwise.agent.lab.routers.optimizer import Descent
@@ -39,8 +39,6 @@ def make_routers_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Neural, "hidden", (32, 16))
     patch.setattr(Neural, "descent", Descent(learning_rate=0.01, batch_size=16))
     patch.setattr(contrastive, "WIDTH", 64)
-    patch.setattr(r3ag, "WIDTH", 32)
-    patch.setattr(r3ag, "HEADS", 4)
     for kind in (BoostedTrees, PointwiseXGBoost):
         patch.setattr(kind, "growth", {**kind.growth, "eta": 0.3})
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from armwise.agent.cli.main import LAB, VERBS
 from armwise.agent.config import load
+from armwise.agent.config.warm_start import RouterPlan
 from armwise.agent.routers import build_router
 from armwise.agent.routers.utility import R3AG
 from tests.agent.fakes import Service
@@ -57,15 +60,15 @@ def test_every_page_is_linked_from_the_index_or_from_a_page_that_lists_its_folde
     assert {*DOCS.rglob("*.md")} - linked <= {DOCS / "index.md"}
 
 
-def test_the_page_of_r3ag_trains_it_on_quality_and_utility(tmp_path: Path) -> None:
-    (block,) = (block for block in blocks_of("docs/papers/r3ag.md") if block.language == "yaml")
-    (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-    config = load(tmp_path / block.title)
-    assert config.warm_start is not None
-    assert config.warm_start.scores == {"em", "f1", "judge"}
-    assert config.warm_start.router is not None
-    assert config.warm_start.router.utility == R3AG
-    assert build_router(config.warm_start.router).kind == "capability"
+def test_the_example_of_r3ag_trains_it_as_published_on_quality_and_utility() -> None:
+    warm_start = load(ROOT / "examples/r3ag.yaml").warm_start
+    assert warm_start is not None
+    assert warm_start.scores == {"em", "f1", "judge"}
+    assert warm_start.router is not None
+    assert warm_start.router.utility == R3AG
+    (shown,) = (block for block in blocks_of("docs/papers/r3ag.md") if block.language == "yaml")
+    assert RouterPlan.model_validate(yaml.safe_load(shown.text)["router"]) == warm_start.router
+    assert build_router(warm_start.router).params["positives"] == "published"
 
 
 def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:

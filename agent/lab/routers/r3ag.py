@@ -17,29 +17,14 @@ from armwise.agent.lab.routers.optimizer import Descent, Mask, on_threads, seed_
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, LocalModel, compute_cores, digest_backbone
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from armwise.agent.lab.routers.neural.r3ag_training import Tower
 
 
-WIDTH = 128
-"""Dimensions of a vector; a text model has its own."""
-
-HEADS = 8
-"""Number of attention heads, which divides the width."""
-
-BEST = 2
-"""Number of best arms of a question that are positives, as in the paper; ties add more."""
-
-TEMPERATURE = 0.2
-"""Divisor of the cosines in InfoNCE."""
-
-REGULARIZATION = 0.1
-"""Weight of the distance between the fused vector of an arm and its utility."""
-
-
 class CapabilityParameters(Parameters):
-    """The text model, and what an ablation leaves out."""
+    """The text model, the labels, the constants of the paper, and what an ablation leaves out."""
 
     encoder: LocalModel | None = Field(
         None,
@@ -51,6 +36,46 @@ class CapabilityParameters(Parameters):
     without: Literal["attention", "quality", "utility"] | None = Field(
         None,
         description="Part to leave out, as in the paper's ablations. Null keeps all.",
+    )
+    positives: Literal["earned", "published"] = Field(
+        "earned",
+        description=(
+            "Which arms are right for a question. `published`: the `best` arms by utility, even if only "
+            "their prior sets them apart, as in the paper. `earned`: the same arms, if their answers score "
+            "higher than the worst one. Questions on which all answers are equally good are then left out."
+        ),
+    )
+    best: int = Field(
+        2,
+        ge=1,
+        description="Number of best arms that are right for a question (k in the paper). Ties add more.",
+    )
+    temperature: Number = Field(
+        0.2, gt=0.0, description="Divisor of the cosines in the contrastive loss. The paper gives no value."
+    )
+    regularization: Number = Field(
+        0.1,
+        ge=0.0,
+        description=(
+            "Weight of the squared distance between an arm's fused vector and its utility vector. The paper "
+            "gives no value."
+        ),
+    )
+    heads: int = Field(
+        8, ge=1, description="Number of attention heads, which divides the width. The paper gives no value."
+    )
+    width: int = Field(
+        128,
+        ge=1,
+        description="Dimensions of a vector without `encoder`. The paper's text model has 1,024.",
+    )
+    learning_rate: Number | None = Field(
+        None,
+        gt=0.0,
+        description=(
+            "Learning rate of the two encoders. Null means 0.000002 with `encoder`, as in the paper, and "
+            "0.001 without. A smaller text model, or one that learns from fewer questions, needs more."
+        ),
     )
 
 
@@ -67,13 +92,13 @@ class Capability(Parametrised[CapabilityParameters]):
     With `encoder`, this is the full form: both encoders start as the text model named, whose last two
     layers and word embeddings are fitted, and whose vocabulary is extended by the arms; on CUDA where
     there is one. Without, it is a reduction for small machines: the embedding stays as it is, and each
-    encoder is a hidden layer and a projection to 128 numbers, which an arm's token, as long as an
+    encoder is a hidden layer and a projection to `width` numbers, which an arm's token, as long as an
     embedding, goes through as a question does.
 
     The paper's utility has a prior: the arm's mean correctness on all questions (equation 5). It breaks every
-    tie, so by the paper the positives are the two arms with the highest prior wherever all answers are
-    equally good. Here such questions are left out, and no arm is a positive by its prior alone: see
-    `positives`.
+    tie, so by the paper (`positives: published`) the positives are the two arms with the highest prior
+    wherever all answers are equally good. By default such questions are left out, and no arm is a positive
+    by its prior alone.
 
     Raises:
         ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
@@ -97,20 +122,22 @@ class Capability(Parametrised[CapabilityParameters]):
         chosen, features, fitted = self.chosen, labels.features, []
         full = chosen.encoder is not None
         descent = self.of_models if full else self.of_heads
+        if chosen.learning_rate is not None:
+            descent = replace(descent, learning_rate=chosen.learning_rate)
         if chosen.without == "utility" and (
             labels.quality is None or np.isnan(labels.quality).all(axis=0).any()
         ):
             raise RouterError("router 'capability' without utility needs the quality of every arm")
-        utility = labels.utility, labels.outcome
+        utility = labels.utility, None if chosen.positives == "published" else labels.outcome
         quality = utility if labels.quality is None else (labels.quality, labels.quality)
         with seed_torch(), on_threads(len(compute_cores()) if full else 1):
             for what in self._parts:
                 values, outcome = quality if what == "quality" else utility
-                right, known = positives(values, BEST, outcome), ~np.isnan(values)
+                right, known = positives(values, chosen.best, outcome), ~np.isnan(values)
                 if not right.any():
                     raise RouterError(f"there is no question on which two arms differ in {what}")
                 tower = self._tower(features)
-                fitted.append(fit_encoder(tower, features, right, known, descent, TEMPERATURE))
+                fitted.append(fit_encoder(tower, features, right, known, descent, chosen.temperature))
             self._encoders = tuple(encoder for encoder, _ in fitted)
             arms = np.stack([vectors for _, vectors in fitted], axis=1)
             if chosen.without is not None:
@@ -118,7 +145,9 @@ class Capability(Parametrised[CapabilityParameters]):
                 return
             asks, needs = (encoder.encode(features) for encoder in self._encoders)
             of_fusion = replace(descent, learning_rate=self.of_heads.learning_rate)
-            self._fusion = fit_fusion(arms, asks, needs, right, known, of_fusion, HEADS, REGULARIZATION)
+            self._fusion = fit_fusion(
+                arms, asks, needs, right, known, of_fusion, chosen.heads, chosen.regularization
+            )
 
     @property
     def _parts(self) -> tuple[str, ...]:
@@ -133,11 +162,11 @@ class Capability(Parametrised[CapabilityParameters]):
         elif features.embedding.shape[1]:
             from armwise.agent.lab.routers.neural.r3ag_training import HeadTower
 
-            tower = HeadTower(features.embedding.shape[1], len(features.arms), WIDTH)
+            tower = HeadTower(features.embedding.shape[1], len(features.arms), self.chosen.width)
         else:
             raise RouterError("router 'capability' needs the questions' embeddings, or an encoder")
-        if tower.width % HEADS:
-            raise RouterError(f"{HEADS} heads do not divide a width of {tower.width}")
+        if tower.width % self.chosen.heads:
+            raise RouterError(f"{self.chosen.heads} heads do not divide a width of {tower.width}")
         return tower
 
     def _scores(self, features: Features) -> Floats:

@@ -34,7 +34,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"encoder": "hashing:16", "backbones": [{"model": "hashing:16"}, {"model": "hashing:24"}]},
     ),
-    "capability": ({}, {"without": "attention"}),
+    "capability": (
+        {"width": 32, "heads": 4},
+        {
+            "without": "attention",
+            "best": 1,
+            "temperature": 0.5,
+            "regularization": 0.0,
+            "heads": 2,
+            "width": 16,
+            "learning_rate": 0.002,
+        },
+    ),
     "calibrated": (
         {"router": {"kind": "ridge", "params": {"sees": "embedding"}}},
         {"router": {"kind": "ridge"}, "held_out": "kinds"},
@@ -44,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 ELSEWHERE = {
     "contrastive": {"loss"},  # of ties: `test_contrastive`
-    "capability": {"encoder"},  # needs a text model: `test_r3ag`
+    "capability": {"encoder", "positives"},  # a text model, and a prior: `test_r3ag`
 }
 """Parameters that scores of these labels do not show."""
 

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity, normalize
 
-from armwise.agent.lab.routers import r3ag
 from armwise.agent.lab.routers.networks import Head
 from armwise.agent.lab.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
 from armwise.agent.lab.routers.neural.text_encoder import TextTower
 from armwise.agent.lab.routers.optimizer import Descent, on_threads
-from armwise.agent.lab.routers.r3ag import WIDTH, Capability, positives
+from armwise.agent.lab.routers.r3ag import Capability, positives
 from armwise.agent.lab.routers.utilities import routing_labels
 from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
@@ -110,6 +109,11 @@ def test_a_router_learns_the_positives_that_the_prior_leaves() -> None:
     router = Capability()
     told = router.fit(RoutingDataset(features, utility, without_prior=outcome)).save()
     assert told == router.fit(RoutingDataset(features, top.astype(np.float64))).save()
+    published = Capability(positives="published")
+    fitted = published.fit(RoutingDataset(features, utility, without_prior=outcome)).save()
+    two_best = positives(utility, 2).astype(np.float64)
+    assert (two_best.sum(axis=1) == 2.0).all(), "the prior breaks all ties"
+    assert fitted == published.fit(RoutingDataset(features, two_best)).save()
 
 
 def ties_against_no_retrieval(n: int, seed: int) -> tuple[Features, Outcomes]:
@@ -142,7 +146,7 @@ def test_no_retrieval_is_picked_though_ties_favour_others(monkeypatch: pytest.Mo
     alone = (truth.scores["em"] == [1.0, 0.0, 0.0]).all(axis=1)
     assert alone.sum() > 20
     assert picked[alone].mean() > 0.9
-    published = router.fit(replace(labels, without_prior=None)).scores(held_out).argmax(axis=1) == 0
+    published = Capability(positives="published").fit(labels).scores(held_out).argmax(axis=1) == 0
     assert published[alone].mean() < 0.1, "ties teach that the arms with the highest prior are best"
 
 
@@ -226,7 +230,7 @@ def test_an_ablation_scores_by_the_cosine_of_what_is_left(without: str, n_encode
     labels = with_quality(labels, -labels.utility)
     router = Capability(without=without).fit(labels)
     vectors = arrays(router)["give"]
-    assert vectors.shape == (len(ARMS), n_encoders, 1, WIDTH)
+    assert vectors.shape == (len(ARMS), n_encoders, 1, 128)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=3), 1.0, atol=1e-5)
     np.testing.assert_allclose(
         router.scores(labels.features), cosines(router, labels.features, without), atol=1e-5
@@ -277,10 +281,9 @@ def test_a_quality_that_does_not_fit_is_refused() -> None:
     np.testing.assert_array_equal(kept, labels.utility[[0, 2]])
 
 
-def test_heads_have_to_divide_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(r3ag, "HEADS", 7)
+def test_heads_have_to_divide_the_width() -> None:
     with pytest.raises(RouterError, match="7 heads do not divide a width of 128"):
-        Capability().fit(directions(20, seed=1))
+        Capability(heads=7).fit(directions(20, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -294,8 +297,7 @@ def full(model: Path) -> Capability:
     with pytest.MonkeyPatch.context() as patch:
         descent = replace(Capability.of_models, learning_rate=3e-3, batch_size=32, at_once=16)
         patch.setattr(Capability, "of_models", descent)
-        patch.setattr(r3ag, "BEST", 1)
-        return Capability(encoder=str(model)).fit(texts_alone(world(200, seed=1)))
+        return Capability(encoder=str(model), best=1).fit(texts_alone(world(200, seed=1)))
 
 
 @pytest.mark.slow

@@ -141,7 +141,20 @@ TREES = {**ROWS, "impute": False, "rounds": 100}
         ("pairwise_ffn", ROWS),
         ("listnet", {**ROWS, "temperature": 1.0}),
         ("contrastive", {"encoder": None, "backbones": (), "loss": "any"}),
-        ("capability", {"encoder": None, "without": None}),
+        (
+            "capability",
+            {
+                "encoder": None,
+                "without": None,
+                "positives": "earned",
+                "best": 2,
+                "temperature": 0.2,
+                "regularization": 0.1,
+                "heads": 8,
+                "width": 128,
+                "learning_rate": None,
+            },
+        ),
     ],
 )
 def test_a_router_without_parameters_has_the_documented_ones(kind: str, defaults: dict[str, Any]) -> None:
