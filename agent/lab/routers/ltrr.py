@@ -4,7 +4,7 @@
     features of the arm -------+--> 256 --> 128 --> 64 --> score of the arm
     one-hot code of the arm ---'
 
-The fit is in `ltrr_training`, the fitted network in `mlp`.
+The fit is in `neural.ltrr_training`, the fitted network in `networks`.
 """
 
 from abc import abstractmethod
@@ -14,17 +14,10 @@ from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Array, Network
 from armwise.agent.lab.routers.optimizer import Descent, on_threads, seed_torch
-from armwise.agent.lab.routers.preprocessing import Preparation
+from armwise.agent.lab.routers.preprocessing import Preparation, check_rows_differ
 from armwise.agent.lab.routers.ranking_targets import CentreParameters, NetworkTarget, Pairs, Points, Ranking
 from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
-from armwise.agent.routers.dataset import (
-    Features,
-    Floats,
-    RouterError,
-    RoutingDataset,
-    positions,
-    score_in_parts,
-)
+from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions, score_in_parts
 from armwise.number import Number
 
 N = TypeVar("N", bound=IdentityParameters)
@@ -50,17 +43,13 @@ class Neural(Parametrised[N]):
         from armwise.agent.lab.routers.neural import ltrr_training
 
         chosen = self.chosen
+        check_rows_differ(self.kind, chosen, labels.features)
         self._preparation = Preparation.fit(labels.features, chosen.dims)
         examples = ltrr_training.FitExamples.from_arrays(
             self._prepare_question(labels.features),
             self._preparation.arms(labels.features),
             self._target.utility(labels),
         )
-        if not examples.own.shape[2] and not chosen.identity:
-            raise RouterError(
-                f"{self.kind}: identity is false, and no feature of an arm is known at stage "
-                f"{chosen.stage!r}: the rows of all arms would be the same"
-            )
         with seed_torch(), on_threads(1):
             network = ltrr_training.FeedForward(examples.shape, self.hidden, identity=chosen.identity)
             losses = self._target.losses(network, examples)

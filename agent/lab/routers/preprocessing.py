@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.routers.base import State
-from armwise.agent.routers.dataset import Features, Floats
+from armwise.agent.routers.base import IdentityParameters, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,15 @@ class Preparation:
     def restore(cls, state: State) -> Self:
         """Restore from the arrays of `state`. Raises KeyError if an array is missing."""
         return cls(*(state[f"preparation.{name}"] for name in cls.__slots__))
+
+
+def check_rows_differ(kind: str, chosen: IdentityParameters, features: Features) -> None:
+    """Check that something in the rows of a router tells one arm from another. Raises RouterError."""
+    if not chosen.identity and not stack_tables(features).shape[2]:
+        raise RouterError(
+            f"{kind}: identity is false, and no feature of an arm is known at stage {chosen.stage!r}: "
+            "the rows of all arms would be the same"
+        )
 
 
 def stack_tables(features: Features) -> Floats:

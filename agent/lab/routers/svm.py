@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from armwise.agent.lab.routers.cross_validation import Rows, best_candidate
-from armwise.agent.lab.routers.preprocessing import Preparation
+from armwise.agent.lab.routers.preprocessing import Preparation, check_rows_differ
 from armwise.agent.routers.base import (
     IdentityParameters,
     Parametrised,
@@ -55,6 +55,7 @@ class PointwiseSVM(Parametrised[IdentityParameters]):
         from sklearn.kernel_approximation import Nystroem  # loading takes a second, and scoring does without
         from sklearn.svm import LinearSVR
 
+        check_rows_differ(self.kind, self.chosen, labels.features)
         self._preparation = Preparation.fit(labels.features, self.chosen.dims)
         rows = self._rows(labels.features, np.eye(labels.utility.shape[1]))
         is_known = ~np.isnan(labels.utility.ravel())

@@ -13,18 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from armwise.agent.lab.routers.preprocessing import Preparation
+from armwise.agent.lab.routers.preprocessing import Preparation, check_rows_differ
 from armwise.agent.lab.routers.ranking_targets import CentreParameters, subtract_mean
 from armwise.agent.lab.routers.tree_ensemble import TreeEnsemble
 from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
-from armwise.agent.routers.dataset import (
-    Features,
-    Floats,
-    RouterError,
-    RoutingDataset,
-    positions,
-    score_in_parts,
-)
+from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions, score_in_parts
+from armwise.agent.routers.features import scale_columns
 from armwise.arms import extras
 
 THREADS = 1
@@ -96,12 +90,8 @@ class BoostedTrees(Parametrised[B]):
         import xgboost
 
         chosen, features = self.chosen, labels.features
+        check_rows_differ(self.kind, chosen, features)
         self._preparation = Preparation.fit(features, chosen.dims)
-        if not self._read_arms(features).shape[-1] and not chosen.identity:
-            raise RouterError(
-                f"{self.kind}: identity is false, and no feature of an arm is known at stage "
-                f"{chosen.stage!r}: the rows of all arms would be the same"
-            )
         target, used = self._targets(labels.utility)
         rows = self._table(features, self._names(len(features.arms)))[used]
         listwise = {"qid": np.nonzero(used)[0]} if self.objective["objective"] == "rank:ndcg" else {}
@@ -237,12 +227,8 @@ class LambdaMART(BoostedTrees[Boosting]):
         return of_arms
 
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        is_known = ~np.isnan(utility)
-        low = np.where(is_known, utility, np.inf).min(axis=1, keepdims=True)
-        high = np.where(is_known, utility, -np.inf).max(axis=1, keepdims=True)
-        differ = high > low
-        relevance = (utility - np.where(differ, low, 0.0)) / np.where(differ, high - low, 1.0)
-        return relevance, is_known & differ
+        relevance = scale_columns(utility.T).T
+        return relevance, ~np.isnan(relevance) & (relevance == 1.0).any(axis=1, keepdims=True)
 
     def _to_scores(self, sums: Floats) -> Floats:
         return sums

@@ -56,7 +56,7 @@ class FitExamples:
 
 
 class FeedForward(nn.Module):
-    """The network of `mlp.Network` as a torch module.
+    """The network of `networks.Network` as a torch module.
 
     Args:
         shape: Number of features of a question, of features of an arm, and of arms.

@@ -8,7 +8,8 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from armwise.agent.lab.routers.preprocessing import Preparation, stack_tables
-from armwise.agent.routers.dataset import Features
+from armwise.agent.routers import RouterSpec, build_router
+from armwise.agent.routers.dataset import Features, RouterError
 from tests.router_contracts import world
 
 TRAINING, OTHERS = world(120, seed=1).features, world(30, seed=2).features
@@ -87,3 +88,10 @@ def test_a_preparation_comes_back_from_its_arrays() -> None:
     del state["preparation.median"]
     with pytest.raises(KeyError, match=r"preparation\.median"):
         Preparation.restore(state)
+
+
+@pytest.mark.parametrize("kind", ["pointwise_svm", "listnet", "pointwise_xgboost", "pairwise_xgboost"])
+def test_arms_that_would_all_look_alike_are_refused(kind: str) -> None:
+    spec = RouterSpec(kind=kind, params={"identity": False, "stage": "question"})
+    with pytest.raises(RouterError, match=f"{kind}: identity is false.*'question'"):
+        build_router(spec).fit(world(20, seed=1))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from armwise.agent.lab.routers import trees
 from armwise.agent.lab.routers.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
 from armwise.agent.routers import dataset as parts
-from armwise.agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset
+from armwise.agent.routers.dataset import ArmTable, Features, RoutingDataset
 from tests.router_contracts import ARMS, world
 
 KINDS: tuple[type[BoostedTrees[Any]], ...] = (PointwiseXGBoost, PairwiseXGBoost, LambdaMART)
@@ -135,11 +135,6 @@ def test_rows_leave_out_which_arm_it_is_if_told_to(grown: Any) -> None:
         router = kind(rounds=1, identity=False).fit(labels)
         assert grown[-1][1].shape[1] == 2
         assert router.scores(labels.features).shape == (2, 3)
-
-
-def test_arms_that_all_look_the_same_are_refused() -> None:
-    with pytest.raises(RouterError, match=r"identity is false.*'question'"):
-        PairwiseXGBoost(stage="question", identity=False).fit(world(20, seed=1))
 
 
 def test_gaps_are_missing_or_medians_as_told(grown: Any) -> None:
