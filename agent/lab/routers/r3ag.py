@@ -144,9 +144,8 @@ class Capability(Parametrised[CapabilityParameters]):
                 self._fusion = Fusion.mean(arms)
                 return
             asks, needs = (encoder.encode(features) for encoder in self._encoders)
-            of_fusion = replace(descent, learning_rate=self.of_heads.learning_rate)
             self._fusion = fit_fusion(
-                arms, asks, needs, right, known, of_fusion, chosen.heads, chosen.regularization
+                arms, asks, needs, right, known, self.of_heads, chosen.heads, chosen.regularization
             )
 
     @property

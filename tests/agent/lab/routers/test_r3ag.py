@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity, normalize
 
-from armwise.agent.lab.routers.networks import Head
-from armwise.agent.lab.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
+from armwise.agent.lab.routers.networks import Fusion, Head
+from armwise.agent.lab.routers.neural import r3ag_training
+from armwise.agent.lab.routers.neural.r3ag_training import (
+    HeadTower,
+    fit_encoder,
+    fit_fusion,
+    fold,
+    fuse,
+    fusion_losses,
+)
 from armwise.agent.lab.routers.neural.text_encoder import TextTower
 from armwise.agent.lab.routers.optimizer import Descent, on_threads
 from armwise.agent.lab.routers.r3ag import Capability, positives
@@ -323,6 +332,30 @@ def test_the_full_form_scores_each_question_alone_and_each_arm_as_any_other(full
     np.testing.assert_array_equal(
         full.scores(seen.select_arms(few)), full.scores(seen)[:, [seen.arms.index(arm) for arm in few]]
     )
+
+
+def test_the_batches_of_the_encoders_are_not_those_of_the_attention(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Descent] = []
+
+    def spy(*args: Any) -> Fusion:
+        steps.append(args[5])
+        return fit_fusion(*args)
+
+    monkeypatch.setattr(r3ag_training, "fit_fusion", spy)
+    monkeypatch.setattr(Capability, "of_models", replace(Capability.of_models, epochs=1))
+    for encoder in (str(model), None):
+        Capability(encoder=encoder, learning_rate=0.1).fit(world(20, seed=1))
+    assert steps == [Capability.of_heads] * 2
+
+
+def test_texts_of_any_length_are_read_together_as_each_alone(model: Path) -> None:
+    tower = TextTower(str(model), 1)
+    texts = [" ".join(["what of the topic"] * (1 + 7 * at % 5)) + f" {at}" for at in range(40)]
+    alone = np.concatenate([tower.read([text]) for text in texts])
+    np.testing.assert_allclose(tower.read(texts), alone, atol=1e-5)
+    assert np.abs(np.roll(alone, 1, axis=0) - alone).max(axis=1).min() > 1e-3
 
 
 @pytest.mark.slow
