@@ -18,7 +18,7 @@ from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import RebuiltError, SupersededError
 from armwise.feedback.log import ChangeWatch, Store
 from armwise.feedback.registry import active_policy
-from armwise.feedback.training_log import lag, take_epoch
+from armwise.feedback.training_log import create_rewards_view, lag, take_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ class Learning:
             return running
         if running is not None:
             logger.info("learning continues with recipe %s", recipe.digest[:DIGEST_CHARS])
+        create_rewards_view(store, recipe.reward)
         self._learner = Learner(
             store,
             recipe,

@@ -19,6 +19,7 @@ examples     training logs: for each join, each decision once, in order, with it
 progress     how far each join has read, by its digest, with the chain of the facts there
              (`armwise.feedback.log.chain`)
 summary      one row: what the pages of the console show
+rewards      a view: what each learned decision earned, by `armwise.feedback.training_log.rewards_view`
 The registry; each table has its own numbers:
 operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
              promotions, prices, alarms, erasures, which learner may write, and more

@@ -34,6 +34,7 @@ from .joiner import (
 )
 from .position import Position, read_position
 from .refold import find_difference, require_gapless
+from .rewards_view import create_rewards_view
 from .settled import Settled, find_settled
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "StartingPoint",
     "TurnFacts",
     "confirm_epoch",
+    "create_rewards_view",
     "delays",
     "delete_training_log",
     "draws",
