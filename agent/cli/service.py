@@ -359,15 +359,15 @@ def describe_warm_starts(listed: Mapping[str, Any]) -> str:
     >>> describe_warm_starts({"warm_starts": [], "next": {"at": 0.0, "trigger": "first"}})
     'the first run begins once all arms are built'
     """
-    told = []
+    parts = []
     for run in listed["warm_starts"][:1]:
         ended = run["finished_at"] is not None
         when = f"at {_at(run['finished_at'])}" if ended else f"since {_at(run['started_at'])}"
-        told.append(f"run {run['id']} ({run['trigger']}): {run['status'].replace('_', ' ')} {when}")
+        parts.append(f"run {run['id']} ({run['trigger']}): {run['status'].replace('_', ' ')} {when}")
     if (due := listed["next"]) is not None:
         first = "the first run begins once all arms are built"
-        told.append(first if due["trigger"] == "first" else f"next at {_at(due['at'])} ({due['trigger']})")
-    return "; ".join(told)
+        parts.append(first if due["trigger"] == "first" else f"next at {_at(due['at'])} ({due['trigger']})")
+    return "; ".join(parts)
 
 
 def apply(

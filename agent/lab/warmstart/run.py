@@ -387,7 +387,7 @@ class _Steps:
         if verdict is not None and gate.can_decide(self.now.config.judging_gate, verdict.get("figures")):
             return ""
         why = "None has settled with ratings." if verdict is None else " ".join(verdict["reasons"])
-        return f"a first start, after {decisions:,} decisions, by which the gate cannot decide yet. {why}"
+        return f"a first start, after {decisions:,} decisions. The gate cannot decide yet. {why}"
 
     def _gather(self, pool: AppConfig) -> list[Lot]:
         now, journal = self.now, self.journal

@@ -567,7 +567,7 @@ def test_a_first_start_is_promoted_while_the_log_is_too_short_for_a_verdict(
     assert active.promotion is not None
     assert (active.promotion.forced, active.promotion.evaluation, active.canaries) == (True, 1, ())
     assert active.promotion.reason == (
-        "warm start 1: a first start, after 60 decisions, by which the gate cannot decide yet. "
+        "warm start 1: a first start, after 60 decisions. The gate cannot decide yet. "
         "It is worth 3.0; 100 are needed."
     )
 
