@@ -84,10 +84,39 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None) -> N
             if decision_id := stream.fields.get("decision_id"):
                 _remember_decision(str(decision_id), url)
         console.print()
-        _print_decision(stream.answer, url)
+        _print_decision(stream.answer, url, _find_ratings(client))
 
 
-def _print_decision(answer: "Answer", url: str) -> None:
+def _find_ratings(client: "Client") -> tuple[str, str] | None:
+    """Return the best and the worst rating by a metric that people report; None if that is not known."""
+    from armwise.agent.client import ClientError
+
+    with suppress(ClientError, KeyError, TypeError):  # an older service, or another one
+        return suggest_ratings(client.request("GET", "/v1/policy")["reward"]["metrics"])
+    return None
+
+
+def suggest_ratings(metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Return the best and the worst value of `thumb`, or else of the first metric that people report.
+
+    >>> suggest_ratings({"recall": {"type": "float", "range": [0, 1]}, "thumb": {"range": [-1, 1]}})
+    ('thumb=1', 'thumb=-1')
+    >>> suggest_ratings({"again": {"type": "boolean", "signal": "retry"}, "right": {"type": "boolean"}})
+    ('right=true', 'right=false')
+    >>> suggest_ratings({"minutes": {"type": "float", "range": [0, 9.5], "optimize": "min"}})
+    ('minutes=0', 'minutes=9.5')
+    """
+    for name, metric in sorted(metrics.items(), key=lambda item: item[0] != "thumb"):
+        if metric.get("signal") is None and metric.get("type", "float") != "categorical":
+            boolean = metric.get("type") == "boolean"
+            worst, best = ("false", "true") if boolean else (f"{end:g}" for end in metric["range"])
+            if metric.get("optimize") == "min":
+                worst, best = best, worst
+            return f"{name}={best}", f"{name}={worst}"
+    return None
+
+
+def _print_decision(answer: "Answer", url: str, ratings: tuple[str, str] | None) -> None:
     def line(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
@@ -100,9 +129,11 @@ def _print_decision(answer: "Answer", url: str) -> None:
     models = f", {cost.tokens:,} tokens" if cost.tokens else ""
     line(f"Answered by {answer.arm}{drawn} in {cost.retrieval_ms + cost.llm_ms:.0f} ms{models}.")
     line(f"Decision {answer.decision_id}")
-    elsewhere = "" if url in (URL, os.environ.get("ARMWISE_URL")) else f" --url {url}"
-    rate = f"Rate it: armwise feedback {LAST} thumb=1{elsewhere}   (or thumb=-1)"
-    console.print(rate, style="dim", **PLAIN)  # in one line: a command to copy
+    if ratings is not None:
+        best, worst = ratings
+        elsewhere = "" if url in (URL, os.environ.get("ARMWISE_URL")) else f" --url {url}"
+        rate = f"Rate it: armwise feedback {LAST} {best}{elsewhere}   (or {worst})"
+        console.print(rate, style="dim", **PLAIN)  # in one line: a command to copy
 
 
 def _last_decision_file() -> Path:

@@ -13,7 +13,7 @@ class Canned:
     """Answers requests, and keeps what was sent.
 
     Attributes:
-        replies: Status and body by method and path, or by `ANY`.
+        replies: Status and body by method and path, or by `ANY`. The policy is unknown unless it is given.
         port: Where it listens.
         url: The same, as an address.
         key: What a request has to show, or it is refused; empty for any.
@@ -23,7 +23,7 @@ class Canned:
     """
 
     def __init__(self) -> None:
-        self.replies: dict[str, tuple[int, bytes]] = {"GET /ready": (200, b"{}")}
+        self.replies: dict[str, tuple[int, bytes]] = {"GET /ready": (200, b"{}"), "GET /v1/policy": (404, b"{}")}
         self.key = ""
         self.paths: list[str] = []
         self.asked: list[Any] = []

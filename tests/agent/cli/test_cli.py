@@ -544,8 +544,11 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
     first = word("", agent=agent(passages=[PASSAGE]))
     last = {"choices": [], "agent": agent(cost=cost)}
     service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
+    service.reply("GET /v1/policy", {"reward": {"metrics": {"correct": {"type": "boolean"}}}})
     output = said(run("ask", "which river?", "--arm", "dense", "--url", service.url), 0)
     assert output.startswith("The Danube. [1] p1 Danube")
+    assert f"armwise feedback last correct=true --url {service.url}" in output
+    assert "thumb" not in output, "the service has no such metric"
     assert "0.250" in output
     assert "42 tokens" in output
     (asked,) = service.asked
@@ -948,7 +951,7 @@ def test_serve_asks_its_one_question_with_the_key(
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
     assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)
-    assert service.shown == [TOKEN]
+    assert {*service.shown} == {TOKEN}
 
 
 @pytest.mark.parametrize(
