@@ -268,7 +268,7 @@ def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25Ar
 
 KIND = Kind(
     "bm25",
-    "ranks passages by the question's words",
+    "ranks passages by the question's words, with the scores of `rank_bm25`",
     BM25Params,
     _build,
     _prepare,
