@@ -4,7 +4,8 @@
     python benchmarks/ltrr.py DATA --only missing  # one of them: models, missing, unseen
 
 DATA holds `qa/`. The arms are the five of LTRR's seven actions that the data has: no retrieval, BM25 and a
-dense retriever, both also with score regularization. Labels are LTRR's, with F1: the gain over no retrieval,
+dense retriever, both also with score regularization. Questions and passages are embedded by MiniLM for the
+features, whichever encoder the dense retriever has. Labels are LTRR's, with F1: the gain over no retrieval,
 scaled to [0, 1] on each question. Routers are fitted in five folds by question, or, for `unseen`, without one
 type of question at a time; types of fewer than 100 questions count as `other`.
 
@@ -39,7 +40,10 @@ from armwise.agent.routers.utility import LTRR, Utility
 from armwise.arms.base import Passage
 from armwise.arms.lab.portfolio import Outcomes
 
-ARMS = ("none", "bm25", "bm25_regularize", "mpnet", "mpnet_regularize")
+ARMS = ("none", "bm25", "bm25_regularize")
+
+DENSE = ("mpnet", "minilm")
+"""Dense retrievers, of which the first that the data has is taken, plain and regularized."""
 
 COLUMNS = ["length", "shape=keyword", "*_sim.scaled", "moran.scaled"]
 """LTRR's named features; the question's embedding is in 32 principal components by default."""
@@ -60,7 +64,9 @@ def read(folder: Path, n: int, encode: Encoder) -> tuple[Outcomes, Features]:
     """Return what the arms earned on some of the questions, and what a router sees after retrieval."""
     every = qa_outcomes(folder)
     kept = np.random.default_rng(SEED).permutation(len(every.questions)) < n
-    outcomes = replace(select_arms(every.only(kept), [every.arms.index(arm) for arm in ARMS]), costs={})
+    dense = next(arm for arm in DENSE if f"{arm}_regularize" in every.arms)
+    arms = (*ARMS, dense, f"{dense}_regularize")
+    outcomes = replace(select_arms(every.only(kept), [every.arms.index(arm) for arm in arms]), costs={})
     found = {name for row in outcomes.passages for ids in row for name in ids or ()}
     corpus = (line for line in json_lines(folder / "corpus.jsonl.gz") if line["id"] in found)
     passages = {line["id"]: Passage(line["id"], line["title"], line["text"]) for line in corpus}
@@ -71,7 +77,7 @@ def read(folder: Path, n: int, encode: Encoder) -> tuple[Outcomes, Features]:
     rankings = [[[passages[name] for name in ids or ()] for ids in row] for row in outcomes.passages]
     names, table = router_features.QUESTION, router_features.build_question_table(texts)
     retrieved = router_features.build_retrieved_table(texts, embedding, rankings, vectors)
-    return outcomes, Features(ARMS, texts, names, table, embedding, retrieved)
+    return outcomes, Features(arms, texts, names, table, embedding, retrieved)
 
 
 def spec(kind: str, columns: list[str] | None = COLUMNS, **params: Any) -> RouterSpec:
@@ -89,7 +95,7 @@ def fitted_scores(
     parts: Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]],
 ) -> Floats:
     """Return the scores of held-out questions."""
-    scores = np.full((len(features), len(ARMS)), np.nan)
+    scores = np.full((len(features), len(features.arms)), np.nan)
     for training, held_out in parts:
         labels = RoutingDataset(features.rows(training), utilities.utilities(outcomes.only(training), LTRR))
         scores[held_out] = build_router(router).fit(labels).scores(features.rows(held_out))
@@ -102,7 +108,7 @@ def compare(title: str, rows: dict[str, RouterSpec], outcomes: Outcomes, feature
     for heading in ("", "F1", "gap", "95 % interval", "p", "picks none"):
         table.add_column(heading, justify="right" if heading else "left")
     worth = outcomes.scores["f1"]
-    for column, arm in enumerate(ARMS):
+    for column, arm in enumerate(features.arms):
         table.add_row(f"always {arm}", f"{worth[:, column].mean():.4f}", "", "", "", "")
     parts = cross_validation.folds(features.texts, FOLDS, SEED)
     for name, router in rows.items():
@@ -118,7 +124,7 @@ def compare(title: str, rows: dict[str, RouterSpec], outcomes: Outcomes, feature
             f"{result.gap:+.1%}",
             f"{low:+.1%} to {high:+.1%}",
             f"{min(1.0, len(rows) * result.p):.2g}",
-            f"{np.mean(scores.argmax(axis=1) == ARMS.index('none')):.1%}",
+            f"{np.mean(scores.argmax(axis=1) == features.arms.index('none')):.1%}",
         )
     best = worth.argmax(axis=1)
     table.add_row("oracle", f"{worth.max(axis=1).mean():.4f}", "", "", "", f"{np.mean(best == 0):.1%}")

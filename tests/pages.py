@@ -107,7 +107,7 @@ class Reader:
         self._outputs = folder / "outputs"
         self._outputs.mkdir()
 
-    def run(self) -> int:
+    def run(self, limit_s: float = PAGE_S) -> int:
         """Save the files and enter the commands up to the first that fails; return the exit status."""
         script = "".join(self._entered(number, block) for number, block in enumerate(self.blocks))
         shell = subprocess.Popen(
@@ -118,7 +118,7 @@ class Reader:
             start_new_session=True,
         )
         try:
-            return shell.wait(PAGE_S)
+            return shell.wait(limit_s)
         finally:
             self._end(shell)
 
