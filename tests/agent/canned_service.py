@@ -23,7 +23,10 @@ class Canned:
     """
 
     def __init__(self) -> None:
-        self.replies: dict[str, tuple[int, bytes]] = {"GET /ready": (200, b"{}"), "GET /v1/policy": (404, b"{}")}
+        self.replies: dict[str, tuple[int, bytes]] = {
+            "GET /ready": (200, b"{}"),
+            "GET /v1/policy": (404, b"{}"),
+        }
         self.key = ""
         self.paths: list[str] = []
         self.asked: list[Any] = []
