@@ -62,6 +62,12 @@ class RegularizeParams(RerankParams):
             "Number of similar passages that each score is averaged over, including the passage itself."
         ),
     )
+    passes: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="How many times to average (t in LTRR's P^t s). Each pass brings the scores closer together.",
+    )
 
 
 class Regularizer:
@@ -91,13 +97,13 @@ class Regularizer:
                 f"arm {self._name!r} has no vector for what {self._params.arm!r} found: {error}"
             ) from error
         scores = np.array([passage.score for passage in passages])
-        return regularize(scores, self._vectors[positions], self._params.neighbors)
+        return regularize(scores, self._vectors[positions], self._params.neighbors, self._params.passes)
 
 
 def regularize(
-    scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int
+    scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int, passes: int = 1
 ) -> NDArray[np.float64]:
-    """Return P scores: each score becomes the mean over similar passages, weighted by cosine.
+    """Return P^passes scores: each pass replaces scores by means over similar passages, weighted by cosine.
 
     P is `vectors @ vectors.T` with the `neighbors` largest values of each row, the 1 of the
     passage itself among them, divided by the sum of the row. Negative cosines count 0.
@@ -106,6 +112,7 @@ def regularize(
         scores: Shape (n,).
         vectors: Unit rows, shape (n, dim).
         neighbors: At least 1; all if there are fewer.
+        passes: How many times to average.
 
     Returns:
         Shape (n,), between the least and the largest of `scores`.
@@ -122,7 +129,7 @@ def regularize(
         order = np.argsort(-kept, axis=1, kind="stable")
         np.put_along_axis(kept, order[:, neighbors:], 0.0, axis=1)
     transition = kept / kept.sum(axis=1, keepdims=True)
-    return np.asarray(transition @ scores)
+    return np.asarray(np.linalg.matrix_power(transition, passes) @ scores)
 
 
 POWER = 2.0
@@ -194,7 +201,7 @@ REGULARIZE = Kind(
     backbones=lambda params: (params.backbone,),
     embeds=lambda _: (),
     members=lambda params: (params.arm,),
-    features=("depth", "neighbors"),
+    features=("depth", "neighbors", "passes"),
     filters=True,
     version=make_version_reader,
     example={"arm": "bm25", "backbone": "minilm"},

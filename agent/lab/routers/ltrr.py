@@ -8,7 +8,7 @@ The fit is in `neural.ltrr_training`, the fitted network in `networks`.
 """
 
 from abc import abstractmethod
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ from armwise.agent.lab.routers.ranking_targets import CentreParameters, NetworkT
 from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions, score_in_parts
 from armwise.number import Number
+
+if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
+    from armwise.agent.lab.routers.neural.ltrr_training import FeedForward, FitExamples
 
 N = TypeVar("N", bound=IdentityParameters)
 
@@ -54,7 +57,11 @@ class Neural(Parametrised[N]):
             network = ltrr_training.FeedForward(examples.shape, self.hidden, identity=chosen.identity)
             losses = self._target.losses(network, examples)
             self.descent.run(network, losses, self._target.questions(labels))
+            self._tune(network, examples, labels)
         self._network = network.as_arrays()
+
+    def _tune(self, network: "FeedForward", examples: "FitExamples", labels: RoutingDataset) -> None:
+        """Go on with the fit, if there is more to fit than the network."""
 
     def _prepare_question(self, features: Features) -> Floats:
         """Return the inputs of each question, shape (n, d)."""

@@ -108,24 +108,27 @@ def test_scores_flow_along_the_cosines_of_vectors(resources: Resources, bm25: BM
     )
     assert len(before) > 4
 
-    found = build_regularize(resources, bm25, neighbors=3).search(query, 50).passages
+    found = build_regularize(resources, bm25, neighbors=3, passes=2).search(query, 50).passages
 
-    expected = regularize(np.array([p.score for p in before]), vectors, neighbors=3)
+    expected = regularize(np.array([p.score for p in before]), vectors, neighbors=3, passes=2)
     by_id = {passage.id: score for passage, score in zip(before, expected, strict=True)}
     assert {p.id: p.score for p in found} == pytest.approx(by_id)
     assert [p.id for p in found] != [p.id for p in before]
 
 
+@pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("neighbors", [1, 2, 7, 20, 50])
-def test_regularising_equals_the_graph_of_scikit_learn(neighbors: int) -> None:
+def test_regularising_equals_the_graph_of_scikit_learn(neighbors: int, passes: int) -> None:
     scores, vectors = np.random.default_rng(1).random(20), unit_rows(20, seed=2)
     graph = kneighbors_graph(
         vectors, min(neighbors, 20), mode="distance", metric="cosine", include_self=True
     ).tocoo()
     weights = np.zeros((20, 20))
     weights[graph.row, graph.col] = np.maximum(1.0 - graph.data, 0.0)
-    expected = weights @ scores / weights.sum(axis=1)
-    np.testing.assert_allclose(regularize(scores, vectors, neighbors), expected, atol=1e-6)
+    expected = scores
+    for _ in range(passes):
+        expected = weights @ expected / weights.sum(axis=1)
+    np.testing.assert_allclose(regularize(scores, vectors, neighbors, passes), expected, atol=1e-6)
 
 
 def test_opposed_passages_count_nothing() -> None:

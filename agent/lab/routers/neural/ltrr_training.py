@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from armwise.agent.lab.routers.networks import Network
 from armwise.agent.lab.routers.optimizer import Rows
 from armwise.agent.routers.dataset import Floats
+
+if TYPE_CHECKING:
+    from armwise.agent.lab.routers.neural.text_encoder import TextReader
 
 DROPOUT = 0.2
 """Share of the units that are dropped in a step."""
@@ -53,6 +56,25 @@ class FitExamples:
     def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the inputs of some questions."""
         return self.question[rows], self.own[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadExamples(FitExamples):
+    """The inputs and targets while a text model is fitted, too: each step computes its vectors.
+
+    Attributes:
+        reader: The text model.
+        texts: Texts of the questions.
+    """
+
+    reader: "TextReader"
+    texts: Sequence[str]
+
+    def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the inputs of some questions, read anew."""
+        question, own = FitExamples.inputs(self, rows)
+        read = self.reader([self.texts[row] for row in rows]).cpu()
+        return torch.cat([read, question[:, self.reader.width :]], dim=1), own
 
 
 class FeedForward(nn.Module):

@@ -1,4 +1,4 @@
-"""Text models that encode questions; R3AG's has a token per arm, and last layers that are fitted."""
+"""Text models that encode questions, and whose last layers can be fitted; R3AG's has a token per arm."""
 
 import threading
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ FITTED_LAYERS = 2
 class TextReader(nn.Module):
     """A model of sentence-transformers, with the pooling of its folder, by default the mean.
 
-    It runs on CUDA if available. All its layers are frozen. Reading is thread-safe.
+    It runs on CUDA if available. All its layers are frozen until `free_last`. Reading is thread-safe.
 
     Args:
         name: A hub name, a folder, or `package:NAME/PATH`.
@@ -96,6 +96,35 @@ class TextReader(nn.Module):
             parts = [self(texts[start : start + AT_ONCE]).cpu().numpy() for start in starts]
         return np.concatenate([np.empty((0, self.width), dtype=np.float32), *parts])
 
+    def free_last(self, count: int) -> None:
+        """Let a fit change the last layers, at least one, and the word embeddings.
+
+        Raises:
+            RouterError: The model has fewer layers.
+        """
+        stacks = (module for module in self.body.modules() if isinstance(module, nn.ModuleList))
+        layers = max(stacks, key=len)
+        if len(layers) < count:
+            raise RouterError(
+                f"{count} layers of model {self.name!r} are to be fitted, but it has {len(layers)}"
+            )
+        layers[-count:].requires_grad_(True)
+        self.body.get_input_embeddings().requires_grad_(True)
+
+    def state(self) -> State:
+        """Return the fitted parameters; the model's files have all others."""
+        return {name: value.detach().cpu().numpy() for name, value in self._free()}
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        """Set the parameters of `state`. Raises KeyError if an array is missing."""
+        for name, value in self._free():
+            value.copy_(torch.from_numpy(state[name]))
+        self.eval()
+
+    def _free(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, value) for name, value in self.named_parameters() if value.requires_grad]
+
 
 class ScaledReader(TextReader):
     """A text model whose vectors are scaled to mean 0 and variance 1."""
@@ -121,8 +150,7 @@ class TextTower(TextReader):
         super().__init__(name)
         self.tokens = [f"<RET_{arm}>" for arm in range(n_arms)]
         self._extend()
-        self._free_last()
-        self.body.get_input_embeddings().requires_grad_(True)
+        self.free_last(FITTED_LAYERS)
 
     @classmethod
     def from_state(cls, name: str, n_arms: int, state: State) -> Self:
@@ -147,29 +175,6 @@ class TextTower(TextReader):
     def encode(self, features: Features) -> Floats:
         """Return a unit vector per question, shape (n_questions, width)."""
         return self.read(features.texts).astype(np.float64)
-
-    def state(self) -> State:
-        """Return the fitted parameters; the model's files have all others."""
-        return {name: value.detach().cpu().numpy() for name, value in self._free()}
-
-    @torch.no_grad()
-    def restore(self, state: State) -> None:
-        """Set the parameters of `state`. Raises KeyError if an array is missing."""
-        for name, value in self._free():
-            value.copy_(torch.from_numpy(state[name]))
-        self.eval()
-
-    def _free(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, value) for name, value in self.named_parameters() if value.requires_grad]
-
-    def _free_last(self) -> None:
-        stacks = (module for module in self.body.modules() if isinstance(module, nn.ModuleList))
-        layers = max(stacks, key=len)
-        if len(layers) < FITTED_LAYERS:
-            raise RouterError(
-                f"{FITTED_LAYERS} layers of model {self.name!r} are to be fitted, but it has {len(layers)}"
-            )
-        layers[-FITTED_LAYERS:].requires_grad_(True)
 
     def _extend(self) -> None:
         body, tokenizer = self.body, self.model.tokenizer

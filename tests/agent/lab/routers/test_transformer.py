@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
+from armwise.agent.lab.routers.neural.text_encoder import ScaledReader
 from armwise.agent.lab.routers.optimizer import Descent
 from armwise.agent.lab.routers.transformer import Transformer
+from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import RouterError
 from armwise.arms.models import ModelNotFoundError
 from tests.router_contracts import (
@@ -31,6 +34,7 @@ def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transformer, "hidden", (16,))
         patch.setattr(Transformer, "descent", Descent(learning_rate=0.01, batch_size=16, epochs=12))
+        patch.setattr(Transformer, "tuning", Descent(learning_rate=1e-3, batch_size=16, epochs=2))
         yield
 
 
@@ -77,6 +81,11 @@ def pairs(model: str) -> Build:
     return partial(Transformer, model=model, loss="pairwise")
 
 
+@pytest.fixture(scope="module")
+def tuned(model: str) -> Build:
+    return partial(Transformer, model=model, train_layers=1)
+
+
 OF_ANY = CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS
 
 
@@ -85,6 +94,7 @@ OF_ANY = CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS
     [
         *(("lists", check) for check in OF_ANY + APART_CHECKS),
         *(("points", check) for check in OF_ANY + APART_CHECKS),
+        *(("tuned", check) for check in OF_ANY + APART_CHECKS),
         *(("pairs", check) for check in OF_ANY),  # the score of an arm depends on those beside it
     ],
 )
@@ -106,6 +116,33 @@ def test_a_pairwise_transformer_ranks_by_wins_over_the_others(model: str) -> Non
     }
     expected = (0.5 + sum(two.values())) / 4.0
     np.testing.assert_allclose(router.scores(seen)[:, ARMS.index("dense")], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["listwise", "pointwise", "pairwise"])
+def test_the_last_layers_and_the_word_embeddings_are_fitted_if_asked(model: str, loss: str) -> None:
+    labels, seen = world(30, seed=1), asked(5)
+    assert text_parameters(Transformer(model=model, loss=loss).fit(labels)) == {}
+    router = Transformer(model=model, loss=loss, train_layers=1).fit(labels)
+    before = ScaledReader(model).state_dict()
+    moved = {
+        name: not np.array_equal(value, before[name].numpy())
+        for name, value in text_parameters(router).items()
+    }
+    fitted = {name for name in before if ".layer.1." in name or "word_embeddings" in name}
+    assert moved.keys() == fitted
+    # A bias of keys has no part in attention: it may stay where it is.
+    assert all(is_moved for name, is_moved in moved.items() if not name.endswith("key.bias"))
+    np.testing.assert_array_equal(load_router(router.save()).scores(seen), router.scores(seen))
+    with pytest.raises(RouterError, match=r"3 layers of model '.*' are to be fitted, but it has 2"):
+        Transformer(model=model, loss=loss, train_layers=3).fit(labels)
+
+
+def text_parameters(router: Transformer) -> dict[str, np.ndarray]:
+    """Return what a router saves of its text model."""
+    saved = load(router.save().partition(b"\n")[2])
+    return {
+        name.removeprefix("reader."): value for name, value in saved.items() if name.startswith("reader.")
+    }
 
 
 @pytest.mark.slow
