@@ -66,7 +66,7 @@ class RegularizeParams(RerankParams):
         1,
         ge=1,
         le=1000,
-        description="How many times to average (t in LTRR's P^t s). Each pass brings the scores closer together.",
+        description="Number of times to average, t in LTRR's P^t s. Each brings the scores closer together.",
     )
 
 
