@@ -1,11 +1,12 @@
 """What is asked of a policy that learns, in one table: ours beside those of other packages.
 
-    python benchmarks/goals.py FOLDER TABLES [--rivals PATH] [--seeds 2] [--turns 3000]
+    python benchmarks/goals.py FOLDER TABLES [--rivals PATH] [--seeds 2] [--turns 3000] [--part "one rating"]
 
 FOLDER and `--rivals` are those of `learners.py`, TABLES holds tables of `outcome_tables.py`.
 
     calm         1,000 times the lead over the best fixed arm on the tables
-    one rating   the largest mean change of 40 other questions' probabilities by one of the ratings 15 to 30
+    one rating   the largest mean change of 40 other questions' probabilities by one rating after 0 to 1,000
+                 others, of any arm, and the lowest or the highest that there is; on tables of 3 and 11 arms
     swap         questions until it has recovered, after the best and the worst arm exchanged their rewards
     rise         questions until an arm that has become the best has half of the traffic
     after it     1,000 times the lead over the best arm in the last third
@@ -14,13 +15,15 @@ FOLDER and `--rivals` are those of `learners.py`, TABLES holds tables of `outcom
     few ratings  that lead at an extra cost of .1, where 5 % are rated and a tenth of these wrongly
     false        restarts in 100,000 rewards with a daily rhythm of .3 standard deviations, of the detector
 
-Means have their standard error over tables and orders; delays are the median and the 90 % quantile.
+Means have their standard error over tables and orders; delays are the median and the 90 % quantile. A second
+table has the effect of one rating by age, in the largest case of the orders and in their mean.
 """
 
 import copy
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -36,10 +39,17 @@ import typer
 from learners_worlds import worlds
 from rich.console import Console
 
-OTHERS, FIRST, LAST = 40, 15, 30
-"""Other questions, and the first and the last rating whose effect on them is measured."""
+from armwise.feedback.events import Decision
 
-ON_TABLES = {"adaptive": "shipped"}
+OTHERS, AGES = 40, (0, 1, 3, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
+"""Other questions, and the ratings before the one whose effect on them is measured."""
+
+BY_FORM_ALONE = "adaptive, form"
+
+OF_ONE_RATING = ("mba", "qa", "routerbench")
+"""Tables on which that is measured: of 3, 11 and 11 arms."""
+
+ON_TABLES = {"adaptive": "shipped", BY_FORM_ALONE: "template"}
 """Names of policies in `learners_outcomes.py` that differ from those in `learners.py`."""
 
 BASELINE = "adaptive, baseline: large"
@@ -49,6 +59,8 @@ BY_FORM = {"adaptive": "template", BASELINE: "baseline"}
 
 NAMES = {"adaptive": "adaptive", "LinUCB": "linucb", "Vowpal Wabbit": "vowpal"}
 """Our policies in `learners.py`, and elsewhere unless named above."""
+
+PARTS = ("calm", "one rating", "changes", "two models", "rhythm")
 
 REWARDS = 100_000
 """Rewards of the detector with a daily rhythm."""
@@ -62,11 +74,11 @@ read_outcomes = cache(learners_outcomes.read_outcomes)
 
 
 def play(
-    item: tuple[str, str, int], tables: Sequence[Path], folder: Path, paths: Sequence[Path], turns: int
+    item: tuple[str, str, int, str], tables: Sequence[Path], folder: Path, paths: Sequence[Path], turns: int
 ) -> Found:
     """Let one policy play one part in one order; return its figures by name."""
     learners_rivals.import_from(paths)
-    part, name, seed = item
+    part, name, seed, table = item
     if part == "two models":
         return play_two_models(BY_FORM.get(name, NAMES.get(name, name)), seed)
     if part == "rhythm":
@@ -80,10 +92,13 @@ def play(
             for world in (of_order["swap"], of_order["rise"])
         )
         return {"swap": [swap.recovery], "rise": [rise.half], "after it": [float(rise.leads[1])]}
-    path = next(path for path in tables if path.stem == part)
-    on_table, outcomes = ON_TABLES.get(name, NAMES.get(name, name)), read_outcomes(path)
-    calm = learners.play_outcomes((seed, on_table), outcomes, turns, paths)["all"] / 1000.0
-    return {"calm": [calm], "one rating": [measure_jump(on_table, outcomes, seed)]}
+    outcomes = read_outcomes(next(path for path in tables if path.stem == table))
+    on_table = ON_TABLES.get(name, NAMES.get(name, name))
+    if part == "calm":
+        return {"calm": [learners.play_outcomes((seed, on_table), outcomes, turns, paths)["all"] / 1000.0]}
+    jumps = measure_jumps(on_table, outcomes, seed)
+    by_age = {f"{len(outcomes.arms)} arms, {age}": [jump] for age, jump in jumps.items()}
+    return {"one rating": [max(jumps.values())], **by_age}
 
 
 def play_two_models(name: str, seed: int) -> Found:
@@ -95,24 +110,43 @@ def play_two_models(name: str, seed: int) -> Found:
     return found | {"few ratings": [two_models.simulate(name, 0.1, seed, 0.05, 0.1)[2]]}
 
 
-def measure_jump(name: str, outcomes: learners_outcomes.Outcomes, seed: int) -> float:
-    """Return the largest mean change of other questions' probabilities by one early rating."""
-    player, world = learners.enter_outcomes(name, outcomes, seed, LAST + OTHERS)
-    uniform, largest = np.random.default_rng([seed, 3]).random(LAST + OTHERS), 0.0
+def measure_jumps(name: str, outcomes: learners_outcomes.Outcomes, seed: int) -> dict[int, float]:
+    """Return the largest mean change of other questions' probabilities by one rating, by its age."""
+    ages = [age for age in AGES if age + OTHERS < len(outcomes.reward)]
+    player, world = learners.enter_outcomes(name, outcomes, seed, ages[-1] + 1 + OTHERS)
+    uniform, largest = np.random.default_rng([seed, 3]).random(ages[-1] + 1 + OTHERS), {}
 
-    def look() -> learners.Floats:
+    def look(one: two_models.Player, age: int) -> learners.Floats:
         """Return the probabilities of the other questions; asking a rival may change it."""
-        asked = player if isinstance(player, learners.Ours) else copy.deepcopy(player)
-        turns = range(LAST, LAST + OTHERS)
+        asked = one if isinstance(one, learners.Ours) else copy.deepcopy(one)
+        turns = range(age + 1, age + 1 + OTHERS)
         return np.array([asked.decide(turn, world.arms, float(uniform[turn]))[0] for turn in turns])
 
-    for turn in range(LAST):
+    def learn(one: two_models.Player, turn: int, fact: Decision | None, arm: str, reward: float) -> None:
+        """Learn a rating, of an arm that need not be the one drawn."""
+        known = None if fact is None else replace(fact, drawn=arm)
+        one.learn(turn, known, arm, reward)  # type: ignore[arg-type]
+
+    for turn in range(ages[-1] + 1):
         _, drawn, fact = player.decide(turn, world.arms, float(uniform[turn]))
-        before = look() if turn >= FIRST else None
-        player.learn(turn, fact, world.arms[drawn], float(world.told[turn, drawn]))  # type: ignore[arg-type]
-        if before is not None:
-            largest = max(largest, float(np.abs(look() - before).sum(axis=1).mean() / 2.0))
+        if turn in ages:
+            before, found = look(player, turn), [0.0]
+            for arm, rating in product(world.arms, (world.told.min(), world.told.max())):
+                rated = duplicate(player)
+                learn(rated, turn, fact, arm, float(rating))
+                found.append(float(np.abs(look(rated, turn) - before).sum(axis=1).mean() / 2.0))
+            largest[turn] = max(found)
+        learn(player, turn, fact, world.arms[drawn], float(world.told[turn, drawn]))
     return largest
+
+
+def duplicate(player: two_models.Player) -> two_models.Player:
+    """Return a player that may learn something else."""
+    if isinstance(player, learners.Theirs):
+        return copy.deepcopy(player)
+    found = copy.copy(player)
+    found.policy = player.policy.load(player.policy.save())
+    return found
 
 
 def main(
@@ -121,6 +155,7 @@ def main(
     rivals: Annotated[list[Path] | None, typer.Option(help="Folder of other packages.")] = None,
     seeds: Annotated[int, typer.Option(help="Orders of a table; elsewhere four times as many.", min=1)] = 2,
     turns: Annotated[int, typer.Option(help="Questions of a run on a table.", min=3)] = 3000,
+    part: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(PARTS)}; all if not given.")] = None,
 ) -> None:
     """Print the table."""
     console, paths = Console(width=240), rivals or []
@@ -131,17 +166,20 @@ def main(
     files = sorted(tables.glob("*.csv"))
     orders = range(4 * seeds)
     items = [
-        *(("rhythm", "adaptive", seed) for seed in range(seeds)),
-        *product(("changes", "two models"), names, orders),
-        *(("two models", BASELINE, seed) for seed in orders),
-        *product([path.stem for path in files], names, range(seeds)),
+        *product(["rhythm"], ["adaptive"], range(seeds), [""]),
+        *product(["changes", "two models"], names, orders, [""]),
+        *product(["two models"], [BASELINE], orders, [""]),
+        *product(["calm"], [*names, BY_FORM_ALONE], range(seeds), [path.stem for path in files]),
+        *product(["one rating"], [*names, BY_FORM_ALONE], range(seeds), OF_ONE_RATING),
     ]
+    items = [item for item in items if item[0] in (part or PARTS)]
     work = partial(play, tables=files, folder=folder / "qa", paths=paths, turns=turns)
     every: dict[str, Found] = defaultdict(lambda: defaultdict(list))
-    for (_, name, _), found in learners.run_in_parallel(console, items, work):
+    for (_, name, *_), found in learners.run_in_parallel(console, items, work):
         for figure, values in found.items():
             every[name][figure] += values
     console.print(tabulate(every))
+    console.print(tabulate_ages(every))
 
 
 def tabulate(every: dict[str, Found]) -> learners.Table:
@@ -153,7 +191,7 @@ def tabulate(every: dict[str, Found]) -> learners.Table:
         "one rating": lambda values: f"{max(values):.2f}",
         "false": lambda values: f"{np.mean(values):.1f}",
     }
-    figures = [*dict.fromkeys(figure for found in every.values() for figure in found)]
+    figures = dict.fromkeys(figure for found in every.values() for figure in found if "arms, " not in figure)
     table = learners.make_table("every goal", "policy", *figures)
     for name, found in every.items():
         cells = (
@@ -161,6 +199,17 @@ def tabulate(every: dict[str, Found]) -> learners.Table:
             for figure in figures
         )
         table.add_row(name, *cells)
+    return table
+
+
+def tabulate_ages(every: dict[str, Found]) -> learners.Table:
+    """Return the table of the effects of one rating by its age, by policy and number of arms."""
+    table = learners.make_table("one rating, largest / mean", "policy", "arms", *map(str, AGES))
+    for (name, found), n_arms in product(every.items(), (3, 11)):
+        by_age = [found[f"{n_arms} arms, {age}"] for age in AGES if f"{n_arms} arms, {age}" in found]
+        if by_age:
+            cells = (f"{max(values):.2f} / {np.mean(values):.2f}" for values in by_age)
+            table.add_row(name, f"{n_arms}", *cells)
     return table
 
 

@@ -82,7 +82,7 @@ class ArmRegressions:
     Attributes:
         inverse: Inverse of the penalties plus the sum of x x', shape (n + 1, d, d).
         target: Sums of x times the reward less the mean score, and of x times each of v, shape (n + 1, 4, d).
-        drawn: Number of rewards, shape (n + 1,).
+        drawn: Number of rewards, as far as they count, shape (n + 1,).
         rise: Sum by which rewards are higher than expected, shape (n + 1,).
         gram: Penalties in common plus the sum of v v', shape (3, 3).
         moment: Sum of v times the reward less the mean score, with what is expected, shape (3,).
@@ -164,15 +164,15 @@ class ArmRegressions:
         first = self.inverse[rows, :, 0]
         return np.asarray(found - first * (more * found[:, 0] / (1.0 + more * first[:, 0]))[:, None])
 
-    def measure(self, error: float, worth: float) -> None:
-        """Update the noise by the error of an expected reward; the penalties follow it in steps.
+    def measure(self, square: float, worth: float) -> None:
+        """Update the noise by a squared error; the penalties follow it in steps.
 
         Args:
-            error: The reward less what was expected.
+            square: The square of a reward less what was expected, or the sum of parts of such squares.
             worth: What was expected of a difference of scores before any reward.
         """
         self.noise[1] = NOISE_DECAY * self.noise[1] + 1.0
-        self.noise[0] = max(self.noise[0] + (error * error - self.noise[0]) / self.noise[1], LEAST_NOISE)
+        self.noise[0] = max(self.noise[0] + (square - self.noise[0]) / self.noise[1], LEAST_NOISE)
         before, factor = self.noise[2], min(self.noise[0] / NOISE, 1.0)
         if abs(math.log(factor / before)) > RESCALE:
             more = np.diag((factor - before) * self.penalties)
@@ -217,4 +217,4 @@ class ArmRegressions:
         self.target[row] += (weight * np.array([apart, *v]))[:, None] * x
         self.gram += weight * (v[:, None] * v)
         self.moment += weight * apart * v
-        self.drawn[row] += 1.0
+        self.drawn[row] += weight

