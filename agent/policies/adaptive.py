@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from armwise.agent.policies.arm_regressions import (
     OF_SCORED,
-    WORTH,
     WORTH_RESTARTED,
     ArmRegressions,
     Array,
@@ -57,8 +56,8 @@ from armwise.agent.policies.sampling import TIE, best_probabilities, greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import ROUTER, Context, Decision
 
-WIDE, WIDE_SCORED = 1.0, 0.25
-"""Factor on a variance before any reward, where no router scores the arms, and where one does."""
+WIDE_SCORED = 0.25
+"""Factor on a variance before any reward, where a router scores the arms; 1 where none does."""
 
 DOUBT = 0.5
 """Factor on the variance that is due to the worth of a difference of scores.
@@ -67,7 +66,10 @@ Without it, scores that mislead would be trusted until one more reward turned al
 """
 
 EARLY, EARLY_OF_ARM = 10.0, 1.0
-"""Rewards, of all arms and of one, by which a factor is half way to `alpha` squared; the later counts."""
+"""Rewards, of all arms and of one, by which a factor is half way to `alpha` squared; the later counts.
+
+By as many rewards of one as of all, half of a newcomer's bonus is gone.
+"""
 
 PRIOR = 0.5
 """Expected reward of arms before any is known, where no arm has a score."""
@@ -77,9 +79,6 @@ NEWCOMER = 0.2
 
 FEW = 4
 """Arms from which `alpha` itself counts; of fewer, a power of it, because trying one of few costs little."""
-
-KNOWN = 10.0
-"""Rewards of an arm after which half of a newcomer's bonus is gone."""
 
 NOTICE = 2.5
 """Sum by which rewards are higher than expected, in deviations, beyond which an arm is looked at."""
@@ -245,7 +244,7 @@ class Adaptive:
 
     def _narrow(self, model: ArmRegressions, rows: NDArray[np.intp], n_arms: int, is_scored: bool) -> Array:
         """Return the factor on the variance of each arm among so many, shape (n,)."""
-        wide = WIDE_SCORED if is_scored and not self._restarts else WIDE
+        wide = WIDE_SCORED if is_scored and not self._restarts else 1.0
         since = self._restarts[-1].reward if self._restarts else 0
         early = EARLY / (EARLY + self._rewards - since)
         least = self._settings["alpha"] ** (2.0 if is_scored else 2.0 * min(n_arms / FEW, 1.0))
@@ -283,7 +282,7 @@ class Adaptive:
             self._memory.append(np.array([row, reward, error, parts, apart, *prior.v[0], *x]))
             due = self._find_due()
             model.measure(
-                sum(float(one[2] ** 2 / one[3]) for one in due), WORTH_RESTARTED if self._restarts else WORTH
+                sum(float(one[2] ** 2 / one[3]) for one in due), WORTH_RESTARTED if self._restarts else 1.0
             )
             if self._rewards % FADING == 0:
                 for arm in (arm for arm, rose in self._find_last_changes().items() if not rose):
@@ -375,5 +374,5 @@ class Adaptive:
         self, model: ArmRegressions, context: Context, arms: Sequence[str], rows: NDArray[np.intp]
     ) -> Prior:
         scores = prior_scores(context, arms, self._settings["prior_feature"])
-        unknown = KNOWN / (KNOWN + model.drawn[rows])
+        unknown = EARLY / (EARLY + model.drawn[rows])
         return Prior.from_scores(scores, NEWCOMER * model.deviation * unknown)

@@ -30,8 +30,8 @@ SCORED = 100.0
 COMMON = np.array([0.8, 10.0, 20.0])
 """Penalties on the worth of a difference of scores, and on the two levels."""
 
-WORTH, WORTH_RESTARTED = 1.0, 0.5
-"""Expected worth of a difference of scores, at the start and after a restart."""
+WORTH_RESTARTED = 0.5
+"""Expected worth of a difference of scores after a restart; 1 at the start."""
 
 NOISE, NOISE_COUNT, NOISE_DECAY, LEAST_NOISE = 0.2, 20.0, 0.999, 0.0004
 """Initial variance of a reward, the rewards that it counts as, its discount, and its least value."""
@@ -117,7 +117,7 @@ class ArmRegressions:
             drawn=np.zeros(1),
             rise=np.zeros(1),
             gram=np.diag(COMMON),
-            moment=COMMON * [WORTH, 0.0, level],
+            moment=COMMON * [1.0, 0.0, level],
             paid=np.zeros((1, 2)),
             penalties=penalties,
         )

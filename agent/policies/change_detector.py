@@ -42,11 +42,8 @@ RUN_LENGTH = 100_000.0
 
 Array = NDArray[np.float64]
 
-BEGIN = 100
-"""Rewards of an arm before the first bet on it."""
-
 LEAST, MOST = 100, 500
-"""Fewest and most rewards that a restart keeps."""
+"""Fewest and most rewards that a restart keeps; there is no bet on an arm before it has the fewest."""
 
 BETS = (0.5, 1.0)
 """Stakes, in 1 / standard deviations of a reward; each is best for a change of as many deviations."""
@@ -76,16 +73,13 @@ LONG = 2000
 """Latest rewards of an arm from which its contribution to that level is measured."""
 
 RECENT_RATE = 0.02
-"""Rate at which the recent mean of an arm forgets, per reward of the arm."""
+"""Rate at which the recent means of an arm forget, with and without what its questions explain."""
 
 BLOCK, BLOCK_RATE = 1000, 0.05
 """Rewards after which a swing counts, lest a change hide itself, and the least rate of a block."""
 
 SWINGS = 1.25
 """Tolerated move of a mean, in root mean squares of its swings; a sine wave reaches 1.4."""
-
-LEVEL_RATE = 0.02
-"""Least rate at which the linear model learns the mean, which its predictions leave out."""
 
 TINY = 1e-9
 """Least divisor."""
@@ -159,7 +153,7 @@ class _ArmEvidence:
             return 0.0
         predicted = float(self.weights @ x)
         error = reward - self.level - predicted
-        self.level += error * max(1.0 / (self.n + 1.0), LEVEL_RATE)
+        self.level += error * max(1.0 / (self.n + 1.0), RECENT_RATE)
         self.squares += x * x
         self.weights += error / max(float(x @ x), TINY) * x / self.squares
         return predicted
@@ -219,12 +213,12 @@ class ChangeDetector:
             one = self._arms[arm] = _ArmEvidence(weights=np.zeros(len(x)), squares=np.ones(len(x)))
         self._now += 1
         reward -= self._measure_common(one, reward)
-        if one.n >= BEGIN / 2:
+        if one.n >= LEAST / 2:
             one.note_swing(reward)
         one.low, one.high = min(one.low, reward), max(one.high, reward)
         predicted = one.predict(x, reward)
         # if all rewards were equal, a bet could neither win nor lose
-        known = one.n >= BEGIN and one.low < one.high
+        known = one.n >= LEAST and one.low < one.high
         change = self._bet(arm, one, predicted, reward) if known else None
         if change is not None:
             self._common = 0.0, 0.0
