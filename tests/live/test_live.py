@@ -397,7 +397,7 @@ def test_the_console_is_served_by_the_service_and_counts_what_it_answers(each: L
         if each.client.get("/ready").json()["mode"] == "one_process":
             return "All parts of the service run in one process" in shown
         healthy = re.findall(r'<th scope="row">(\w+)</th><td class="text"><span class="good">', shown)
-        return {"Ingress", "Learner"} <= {*healthy}
+        return {"Ingress", "Arms", "Learner"} <= {*healthy}
 
     until(deployed, 30.0)
 
