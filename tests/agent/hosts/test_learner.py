@@ -80,6 +80,18 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     return script
 
 
+def test_a_learner_makes_the_view_of_rewards_for_its_rule(
+    store: Store, config: AppConfig, scripted: Callable[..., list[int]]
+) -> None:
+    scripted(None)
+    Learning(store, config, SteadyClock()).run(NEVER)
+    with store.reading() as connection:
+        definition = connection.exec_driver_sql(
+            "SELECT sql FROM sqlite_master WHERE name = 'rewards'"
+        ).scalar()
+    assert config.reward.join in str(definition)
+
+
 def test_a_learner_gets_all_that_the_configuration_says_of_learning(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
