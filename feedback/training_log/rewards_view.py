@@ -33,12 +33,15 @@ def create_rewards_view(store: Store, rule: RewardRule) -> None:
         LogUnavailableError: Try again later.
     """
     dialect = store.engine.dialect
-    query = _select_rewards(rule, _Json(is_sqlite=dialect.name == "sqlite"))
+    is_sqlite = dialect.name == "sqlite"
+    query = _select_rewards(rule, _Json(is_sqlite=is_sqlite))
     text = query.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     try:
         with store.writing() as connection:
-            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {VIEW}")
-            connection.exec_driver_sql(f"CREATE VIEW {VIEW} AS {text}")
+            if is_sqlite:
+                connection.exec_driver_sql(f"DROP VIEW IF EXISTS {VIEW}")
+            replace = "" if is_sqlite else "OR REPLACE "  # views of others may read it
+            connection.exec_driver_sql(f"CREATE {replace}VIEW {VIEW} AS {text}")
     except LogUnavailableError:
         raise
     except StoreError as error:

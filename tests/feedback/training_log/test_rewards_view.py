@@ -91,9 +91,15 @@ def test_another_rule_replaces_the_view(store: Store) -> None:
     rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.1)
     write(store, rule.join, [example(1, cost=Cost(2))])
     create_rewards_view(store, rule)
+    with store.writing() as connection:
+        connection.exec_driver_sql("CREATE VIEW of_mine AS SELECT * FROM rewards")
     dearer = rule.model_copy(update={"cost_weight": 0.25})
     create_rewards_view(store, dearer)
-    assert [row[3:] for row in read(store)] == [(1.0, 0.5, 0.5)]
+    with store.writing() as connection:
+        mine = connection.exec_driver_sql("SELECT reward, cost, net FROM of_mine").all()
+        connection.exec_driver_sql("DROP VIEW of_mine")
+    assert [tuple(row) for row in mine] == [(1.0, 0.5, 0.5)]
+    assert [row[3:] for row in read(store)] == mine
 
 
 def test_where_the_view_cannot_be_made_the_log_is_used_without_it(
