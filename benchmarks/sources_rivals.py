@@ -258,8 +258,8 @@ def fitted(asked: Asked, labels: Asked, sources: Sources) -> dict[str, Choices]:
     """Return what our routers choose for all questions, fitted to made ones; the first are timed."""
     encoder, rows = build_embedder(ENCODER), np.arange(len(asked.texts))
     chosen, names = {}, sources.names
-    for name, (spec, sees) in ROUTERS.items():
-        router = fit(spec, labels, sources, with_profiles=sees)
+    for name, spec in ROUTERS.items():
+        router = fit(spec, labels, sources)
         source, seconds = router.scores(features_of(asked, names)).argmax(axis=1), []
         for row in range(TIMED):
             question = asked.some(np.array([row]))

@@ -39,7 +39,7 @@ ROUTER = "router"
 """The feature of an arm that holds its score by a trained router."""
 
 SIMILARITY = "similarity"
-"""The feature of an arm that holds the similarity of the question to passages of its source."""
+"""The feature of an arm that holds how well the question fits its sources."""
 
 LEAST_PROPENSITY = 1e-9
 """Smallest propensity that a weight divides by: rarer draws do not occur in practice."""
@@ -155,10 +155,15 @@ class Context:
         >>> Context("?", arms={"a": {"router": 0.9, "similarity": 0.1}, "b": {"similarity": 0.2}}).expected
         {'a': 0.9}
         """
-        for name in (ROUTER, SIMILARITY):
-            if scores := {arm: features[name] for arm, features in self.arms.items() if name in features}:
-                return scores
-        return {}
+        return self._find(ROUTER) or self.similarities
+
+    @property
+    def similarities(self) -> Mapping[str, float]:
+        """How well the question fits the sources of each arm; arms for which that is unknown are left out."""
+        return self._find(SIMILARITY)
+
+    def _find(self, name: str) -> Mapping[str, float]:
+        return {arm: features[name] for arm, features in self.arms.items() if name in features}
 
 
 @dataclass(frozen=True, slots=True)

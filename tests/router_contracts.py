@@ -56,8 +56,9 @@ def world(n: int, seed: int, *, topics: bool = True) -> RoutingDataset:
     Args:
         n: How many.
         seed: Of all that is drawn; the topics lie in the same directions whatever it is.
-        topics: Whether the topic of the question tells the best arm: its embedding, its words and its
-            numbers show it. Otherwise the similarities of what was retrieved do, and the topic is noise.
+        topics: Whether the topic of the question tells the best arm: its embedding, its words, its numbers
+            and its fit to the sources show it. Otherwise the similarities of what was retrieved do, and the
+            topic is noise.
     """
     rng = np.random.default_rng(seed)
     topic, closest = rng.integers(4, size=n), rng.integers(1, 4, size=n)
@@ -77,6 +78,7 @@ def world(n: int, seed: int, *, topics: bool = True) -> RoutingDataset:
         embedding.astype(np.float32),
         dataset.ArmTable(SEEN, retrieved),
         dataset.ArmTable(("agreement", "logprob"), answered),
+        0.1 + 0.6 * (np.arange(4) == topic[:, None]),
     )
     return RoutingDataset(features, (np.arange(4) == best[:, None]) + rng.normal(size=(n, 4)) * NOISE)
 

@@ -93,9 +93,12 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         embedding, exported = config.features.embedding, list[Future[Embedder]]()
         if embedding is not None:  # decisions need it; its model is exported while passages are read
             exported.append(exporter.submit(build_embedder, config.backbones[embedding.backbone]))
-        without_profiles = first.features.model_copy(update={"similarity": None})
+        similarity = first.features.similarity  # samples are embedded later, words count at once
+        if similarity is not None:
+            similarity = similarity.model_copy(update={"backbone": None, "searches": 0})
+        features = first.features.model_copy(update={"similarity": similarity})
         parts = ArmGraph(first.arms).closure(*live)
-        prepare(first.model_copy(update={"arms": parts, "features": without_profiles}), on_progress)
+        prepare(first.model_copy(update={"arms": parts, "features": features}), on_progress)
         for future in exported:
             future.result()
         if before is None:

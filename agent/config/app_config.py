@@ -333,9 +333,10 @@ class AppConfig(BaseModel):
         if self.warm_start is not None and self.warm_start.policy is not None:
             build_policy(self.warm_start.policy, names)
         for name, spec in (("embedding", self.features.embedding), ("similarity", self.features.similarity)):
-            if spec is not None and spec.backbone not in self.backbones:
-                hint = did_you_mean(spec.backbone, self.backbones)
-                raise ValueError(f"features.{name}.backbone {spec.backbone!r} is not declared{hint}")
+            backbone = None if spec is None else spec.backbone
+            if backbone is not None and backbone not in self.backbones:
+                hint = did_you_mean(backbone, self.backbones)
+                raise ValueError(f"features.{name}.backbone {backbone!r} is not declared{hint}")
         kinds = {spec.kind == EXTERNAL.name for spec in self.actions.values()}
         if len(kinds) > 1:
             some = next(name for name, spec in self.actions.items() if spec.kind == EXTERNAL.name)

@@ -93,7 +93,8 @@ def open_here(
     # policy and router embed questions
     specs = (config.features.embedding, config.features.similarity)
     router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
-    embedders.open(frozenset(router | {spec.backbone for spec in specs if spec is not None}))
+    read = {spec.backbone for spec in specs if spec is not None}
+    embedders.open(frozenset(router | {name for name in read if name is not None}))
     embedders.expected = ArmGraph(now).embeddings_of_actions()
     here = ArmHost(
         read_settings(config),

@@ -254,6 +254,7 @@ class _SearchAgain:
             list(passages_by_arm),
             list(passages_by_arm.values()),
             vectors,
+            fit=decision.context.similarities,
         )
         scores = self.stored.trained.router.scores(inputs)[0].tolist()
         return dict(zip(passages_by_arm, scores, strict=True))

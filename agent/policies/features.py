@@ -83,8 +83,8 @@ class FeatureSpec(BaseModel):
     similarity: ProfileSpec | None = Field(
         default=None,
         description=(
-            "How similar the question is to a sample of passages from each arm's source. This similarity "
-            "is a feature of the arm. Policies without router scores start from it."
+            "How well the question fits each arm's sources, by its words and, with a backbone, by a sample "
+            "of their passages: a feature of the arm. Policies without router scores start from it."
         ),
     )
 

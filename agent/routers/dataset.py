@@ -5,8 +5,8 @@ the answers, that they are computed from.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -89,8 +89,8 @@ class Features:
         embedding: Unit vectors of the questions, shape (n_questions, dim); dim is 0 without embeddings.
         retrieved: Features of the arms, once all have searched.
         answered: Features of the arms, once all have answered; it requires `retrieved`.
-        passages: Unit vectors of passages from the source of each arm, shape (m, dim), for fitting; arms over
-            the same source share an array, and arms without a profile are left out.
+        fit: How well each question fits the sources of each arm (`armwise.arms.profile`), 0 where that is
+            unknown, shape (n_questions, n_arms); None without `features.similarity`.
 
     Raises:
         RouterError: Shapes or names do not fit, `answered` is given without `retrieved`, or a feature of a
@@ -104,7 +104,7 @@ class Features:
     embedding: NDArray[np.float32]
     retrieved: ArmTable | None = None
     answered: ArmTable | None = None
-    passages: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    fit: Floats | None = None
 
     def __post_init__(self) -> None:
         _distinct("arm", self.arms)
@@ -150,7 +150,7 @@ class Features:
             self.embedding[at],
             None if self.retrieved is None else self.retrieved.rows(at),
             None if self.answered is None else self.answered.rows(at),
-            self.passages,
+            None if self.fit is None else self.fit[at],
         )
 
     def select_arms(self, arms: Sequence[str]) -> "Features":
@@ -161,6 +161,7 @@ class Features:
             arms=tuple(arms),
             retrieved=None if self.retrieved is None else self.retrieved.select_arms(at),
             answered=None if self.answered is None else self.answered.select_arms(at),
+            fit=None if self.fit is None else self.fit[:, at],
         )
 
 

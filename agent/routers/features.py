@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,15 @@ def build_question_table(texts: Sequence[str]) -> Floats:
         for name, pattern in COUNTED.items():
             table[row, column[name]] = len(pattern.findall(text))
     return table
+
+
+def build_fit(fits: Sequence[Mapping[str, float]], arms: Sequence[str]) -> Floats:
+    """Return how well each question fits the sources of each arm, 0 if unknown, shape (n_questions, n_arms).
+
+    >>> build_fit([{"docs": 0.75}], ["docs", "none"]).tolist()
+    [[0.75, 0.0]]
+    """
+    return np.array([[fit.get(arm, 0.0) for arm in arms] for fit in fits]).reshape(len(fits), len(arms))
 
 
 def build_retrieved_table(
@@ -238,6 +248,7 @@ def compute_features(
     vectors: Mapping[str, Vectors] | None = None,
     answers: Sequence[str] | None = None,
     relevance: RelevanceModel | None = None,
+    fit: Mapping[str, float] = MappingProxyType({}),
 ) -> Features:
     """Return the features of one question.
 
@@ -249,9 +260,12 @@ def compute_features(
         vectors: Unit vectors of passages by id, shape (dim,); passages without a vector are left out.
         answers: The answer from each arm, once they have answered.
         relevance: Predicts the relevance of passages, for a router with columns of it.
+        fit: How well it fits the sources of each arm, as far as that is known.
     """
     embeddings, texts = embedding[None], (text,)
-    features = Features(tuple(arms), texts, QUESTION, build_question_table(texts), embeddings)
+    features = Features(
+        tuple(arms), texts, QUESTION, build_question_table(texts), embeddings, fit=build_fit([fit], arms)
+    )
     if found is None or vectors is None:
         return features
     rankings = [[[passage for passage in passages if passage.id in vectors] for passages in found]]

@@ -15,7 +15,7 @@ from armwise.agent.turn import ArmInfo, CheckedAnswering, TurnLoop
 from armwise.arms.base import ArmError
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import writing
-from armwise.arms.profile import NO_PROFILES, Profile
+from armwise.arms.profile import NO_PROFILES, Profiles
 from armwise.arms.retrievers import ArmGraph, catalog
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ArmSet, arm_sets
@@ -29,7 +29,7 @@ REBUILD_S, QUICK_S = 30.0, 0.1
 """Pause before a set of arms that could not be built is tried again, and how long a set is waited for."""
 
 
-def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> dict[str, ArmInfo]:
+def arm_infos(config: AppConfig, profiles: Profiles = NO_PROFILES) -> dict[str, ArmInfo]:
     """Return the properties of each arm that a turn reads.
 
     Args:
@@ -47,7 +47,7 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             cached=spec.cache,
             searched=graph.search_digest(name),
             bound=graph.compute_bound(name),
-            profile=profiles.get(name),
+            profiles=profiles.get(name),
             checked=checked,
             searches=spec.kind != "none",
             sources=_sources(config, graph, name),
@@ -181,7 +181,7 @@ class ArmRegistry:
         )
         self._serve(config, arm_set.seq, profiles)
 
-    async def _read_profiles(self, config: AppConfig) -> Mapping[str, Profile]:
+    async def _read_profiles(self, config: AppConfig) -> Profiles:
         """Return the profiles of all sources, if the policy reads similarities. Raises ArmError."""
         spec = config.features.similarity
         return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
@@ -230,7 +230,7 @@ class ArmRegistry:
             record(WorkFailure(Work.ARMS, str(error), self._attempts, time.time() + REBUILD_S))
             self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
 
-    def _serve(self, config: AppConfig, seq: int, profiles: Mapping[str, Profile]) -> None:
+    def _serve(self, config: AppConfig, seq: int, profiles: Profiles) -> None:
         """Serve the arms of a configuration, unless a newer set is served already."""
         if seq <= self.seq:
             return

@@ -110,7 +110,13 @@ class RouterScorer:
         vectors: Vectors,
     ) -> dict[str, float]:
         inputs = features.compute_features(
-            query.text, query.embeddings[self.backbone], arms, passages, vectors, relevance=self._relevance
+            query.text,
+            query.embeddings[self.backbone],
+            arms,
+            passages,
+            vectors,
+            relevance=self._relevance,
+            fit=query.expected,
         )
         return dict(zip(arms, self._router.scores(inputs)[0].tolist(), strict=True))
 

@@ -51,8 +51,9 @@ def build_context(
     """
     of_arms = {name: info.features for name, info in arms.items()}
     if spec.similarity is not None:
-        profiles = {name: info.profile for name, info in arms.items() if info.profile is not None}
-        near = similarities(profiles, embeddings[spec.similarity.backbone])
+        profiles = {name: info.profiles for name, info in arms.items() if info.profiles is not None}
+        backbone = spec.similarity.backbone
+        near = similarities(profiles, question, None if backbone is None else embeddings[backbone])
         of_arms |= {name: {**of_arms[name], SIMILARITY: value} for name, value in near.items()}
     return describe(
         question,

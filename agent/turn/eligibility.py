@@ -1,6 +1,6 @@
 """Eligibility: which live arms may answer a request, by their switches and by what the request allows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from armwise.agent.turn.ask import Ask
@@ -38,7 +38,7 @@ class ArmInfo:
         searched: Hash of what it searches and how: arms with equal hashes find the same passages; empty if
             unknown.
         bound: Most that a search spends.
-        profile: Embeddings of what its source is about, if the policy reads similarities.
+        profiles: What is known of each of its sources, if the policy reads similarities; None: it has none.
         checked: How its answers are checked, and who answers where they fail; None: they are sent.
         searches: Whether it finds passages, which stand before the conversation in its prompts.
         sources: Names of the corpora that it searches; empty if it searches elsewhere.
@@ -55,7 +55,7 @@ class ArmInfo:
     cached: bool = False
     searched: str = ""
     bound: Bound = UNPROMPTED
-    profile: Profile | None = None
+    profiles: Sequence[Profile] | None = None
     checked: CheckedAnswering | None = None
     searches: bool = True
     sources: tuple[str, ...] = ()

@@ -231,7 +231,8 @@ class TurnLoop:
         """Return the query for arms, and the decision in the making, with the context of the question."""
         scorers = () if ask.forced is not None else list_scorers(serving)
         readers = (self.features.embedding, self.features.similarity, *scorers)
-        backbones = frozenset(reader.backbone for reader in readers if reader is not None)
+        named = {reader.backbone for reader in readers if reader is not None}
+        backbones = frozenset(name for name in named if name is not None)
         embeddings = await self.searcher.embed_within(ask.question, backbones) if backbones else {}
         context = build_context(ask.question, self.features, embeddings, arms, ask.context)
         draft = self.decider.draft(ask, arms, context, serving, restricted=self.searcher.restricted)

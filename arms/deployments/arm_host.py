@@ -38,7 +38,7 @@ from armwise.arms.llm import (
     most_tokens,
 )
 from armwise.arms.models import Backbone, ModelNotFoundError
-from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.profile import Profiles, ProfileSpec
 from armwise.arms.retrievers import (
     METER,
     WAITING,
@@ -243,10 +243,10 @@ class ArmHost:
                 f"cannot compute vectors of {backbone!r}: {type(error).__name__}: {error}"
             ) from error
 
-    async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
-        """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
+    async def profiles(self, specs: Specs, spec: ProfileSpec) -> Profiles:
+        """Return the profiles of the sources of arms, as far as they were built. Raises ArmError."""
 
-        def read() -> dict[str, Profile]:
+        def read() -> Profiles:
             readable = ArmGraph(specs).keep_readable(self._resources.corpus.parts)
             return read_profiles(readable, spec, replace(self._resources, specs=readable))
 

@@ -20,7 +20,7 @@ from armwise.arms.deployments import retrieval_cache, spans
 from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, digest_arm
 from armwise.arms.deployments.embedders import Embedders
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
-from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.profile import Profiles, ProfileSpec
 from armwise.arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmGraph, is_settled
 from armwise.arms.suggestions import did_you_mean
 
@@ -267,8 +267,8 @@ class HostedArms:
         """Return the unit vectors of the passages in the corpus. Raises ArmError."""
         return await self._here.vectors(backbone, ids)
 
-    async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
-        """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
+    async def profiles(self, specs: Specs, spec: ProfileSpec) -> Profiles:
+        """Return the profiles of the sources of arms, as far as they were built. Raises ArmError."""
         return await self._here.profiles(specs, spec)
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:

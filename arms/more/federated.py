@@ -1,8 +1,8 @@
 """Federated search: the sources that fit a question best are asked in turn, until it has found enough.
 
 It needs no label: sources are ordered by the score of the service's router where there is one, else by how
-near the question is to passages sampled from each (`armwise.arms.retrievers.profiles`); what is found is
-ranked, and judged, by a model of relevance.
+well the question fits the profile of each (`armwise.arms.profile`); what is found is ranked, and judged, by a
+model of relevance.
 
 Source: Shokouhi and Si 2011, Federated search, Foundations and Trends in Information Retrieval 5(1):
 resource selection, then the merging of results.
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
 from armwise.arms.more.learned_fusion import PRETRAINED, ModelFolder, most_relevant, relevance_model
-from armwise.arms.profile import Profile, ProfileSpec, similarities
+from armwise.arms.profile import Profiles, ProfileSpec, similarities
 from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 from armwise.arms.retrievers.profiles import prepare_profiles, read_profiles
@@ -38,7 +38,8 @@ class FederatedParams(BaseModel):
 
     arms: MemberNames = Field(description="Arms to choose among, such as one per source.")
     profile: ProfileSpec = Field(
-        description="How to sample each source. The arm reuses the sample of `features.similarity`."
+        ProfileSpec(),
+        description="How sources are compared with a question. What `features.similarity` built is shared.",
     )
     most: int = Field(2, ge=1, description="Maximum arms to ask.")
     enough: Number | None = Field(
@@ -63,7 +64,7 @@ class FederatedArm:
         name: The arm.
         members: In the order of `params.arms`.
         params: Parameters.
-        profiles: The profile of each member that has one.
+        profiles: The profiles of the sources of each member.
         model: Model of relevance.
     """
 
@@ -72,11 +73,11 @@ class FederatedArm:
         name: str,
         members: Sequence[Arm],
         params: FederatedParams,
-        profiles: Mapping[str, Profile],
+        profiles: Profiles,
         model: RelevanceModel,
     ) -> None:
         self.name = name
-        self.backbones = frozenset({params.profile.backbone}).union(*(member.backbones for member in members))
+        self.backbones = frozenset(_backbones(params)).union(*(member.backbones for member in members))
         self._members = dict(zip(params.arms, members, strict=True))
         self._params, self._profiles, self._model = params, profiles, model
 
@@ -122,10 +123,14 @@ class FederatedArm:
         """Return the members, the one that fits best first; of equal ones, in the order of the parameters."""
         fit: Mapping[str, float] = query.expected
         if not self._members.keys() <= fit.keys():
-            fit = similarities(self._profiles, query.embedding(self._params.profile.backbone, arm=self.name))
-        # nothing is known of a source without a profile: it is as good as the others are in the mean
-        unknown = sum(fit.values()) / len(fit) if fit else 0.0
-        return sorted(self._members, key=lambda name: -fit.get(name, unknown))
+            backbone = self._params.profile.backbone
+            vector = None if backbone is None else query.embedding(backbone, arm=self.name)
+            fit = similarities(self._profiles, query.text, vector)
+        return sorted(self._members, key=lambda name: -fit.get(name, 0.0))
+
+
+def _backbones(params: FederatedParams) -> tuple[str, ...]:
+    return () if params.profile.backbone is None else (params.profile.backbone,)
 
 
 def _prepare(params: FederatedParams, have: Resources, progress: Progress | None) -> None:
@@ -136,7 +141,7 @@ def _prepare(params: FederatedParams, have: Resources, progress: Progress | None
 def _build(name: str, params: FederatedParams, have: Resources, member: Members) -> FederatedArm:
     profiles = read_profiles(params.arms, params.profile, have)
     for other in params.arms:
-        if other not in profiles:
+        if not profiles.get(other):
             logger.warning("arm %r: member %r has no profile, so the mean of the others is used", name, other)
     members = [member(other) for other in params.arms]
     return FederatedArm(name, members, params, profiles, relevance_model(params.model))
@@ -148,7 +153,7 @@ KIND = Kind(
     FederatedParams,
     _build,
     _prepare,
-    backbones=lambda params: (params.profile.backbone,),
+    backbones=_backbones,
     members=lambda params: params.arms,
     models=lambda params: (params.model,),
     libraries=("xgboost",),
@@ -157,6 +162,6 @@ KIND = Kind(
     light=True,
     filters=True,
     draws=True,
-    example={"arms": ["bm25", "dense"], "profile": {"backbone": "minilm"}},
+    example={"arms": ["bm25", "dense"]},
 )
 """It counts as one that draws: the scores of the router, which change, decide which sources are asked."""

@@ -25,7 +25,7 @@ from armwise.agent.serving import Backends, Gate, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import Generator, base
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.profile import Profiles, ProfileSpec
 from armwise.arms.retrievers import ArmSpec
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import LogUnavailableError
@@ -121,7 +121,7 @@ class FakeArms:
         self.unbuildable: frozenset[str] = frozenset()
         self.looked_at: list[tuple[str, tuple[str, ...]]] = []
         self.kept: dict[str, Retrieval] = {}
-        self.sampled: Mapping[str, Profile] = {}
+        self.sampled: Profiles = {}
 
     async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
         del query, k
@@ -144,7 +144,7 @@ class FakeArms:
             Passage(f"{arm}-{i}", f"title {i}", f"text {i}") for arm, _, i in found if arm and i.isdigit()
         ]
 
-    async def profiles(self, specs: Mapping[str, ArmSpec], spec: ProfileSpec) -> Mapping[str, Profile]:
+    async def profiles(self, specs: Mapping[str, ArmSpec], spec: ProfileSpec) -> Profiles:
         del spec
         return {name: one for name, one in self.sampled.items() if name in specs}
 

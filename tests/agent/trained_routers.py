@@ -58,6 +58,7 @@ def trained(
         embedding,
         retrieved,
         answered,
+        fit=np.eye(len(arms))[np.arange(n) % 3],
     )
     router.fit(RoutingDataset(seen, np.eye(len(arms))[np.arange(n) % 3]))
     about = saved.RouterFacts(

@@ -47,8 +47,8 @@ SETTINGS: dict[str, Any] = {
         },
         "portfolio": {"pool": ["town_*", "farm_*"], "measure": "R@4", "k": 2, "live": True},
         "router": {
-            "kind": "ridge",
-            "params": {"sees": "neighbors"},
+            "kind": "calibrated",
+            "params": {"router": {"kind": "source_fit"}},
             "utility": {"measures": {"R@4": 1.0}},
         },
     },

@@ -17,7 +17,7 @@ from armwise.arms.indexes import PassageVectors, prepare_vectors
 from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.lab.relevance import Case, Examples, Fitting
 from armwise.arms.models import Backbone, build_embedder
-from armwise.arms.profile import NO_PROFILES, Profile
+from armwise.arms.profile import NO_PROFILES, Profiles, similarities
 from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers import Resources, prepare_profiles, read_profiles
 
@@ -121,8 +121,7 @@ def observe_features(
     features = Features(
         outcomes.arms, texts, router_features.QUESTION, router_features.build_question_table(texts), embedding
     )
-    profiles = sample_profiles(config, on_progress, backbone)
-    features = replace(features, passages={name: profile.vectors for name, profile in profiles.items()})
+    features = replace(features, fit=_fit(features, config, backbone, on_progress))
     if stage is Stage.QUESTION:
         return ObservedFeatures(features)
     passages = Retrieved.look_up(outcomes, config, on_progress)
@@ -150,22 +149,36 @@ def observe_features(
     return replace(observed, features=observed.with_relevance(predicted))
 
 
-def sample_profiles(
-    config: AppConfig, on_progress: Progress, backbone: str | None = None
-) -> Mapping[str, Profile]:
+def _fit(
+    features: Features, config: AppConfig, backbone: str, on_progress: Progress
+) -> dataset.Floats | None:
+    """Return how well each question fits the sources of each arm, shape (n_questions, n_arms)."""
+    profiles, spec = sample_profiles(config, on_progress), config.features.similarity
+    if spec is None:
+        return None
+    known = {arm: profiles[arm] for arm in features.arms if arm in profiles}
+    vectors: Sequence[NDArray[np.float32] | None] = [None] * len(features)
+    if spec.backbone == backbone:
+        vectors = [*features.embedding]
+    elif spec.backbone is not None:
+        vectors = [*_embed(features.texts, config.backbones[spec.backbone], on_progress)]
+    fits = [similarities(known, text, vector) for text, vector in zip(features.texts, vectors, strict=True)]
+    return router_features.build_fit(fits, features.arms)
+
+
+def sample_profiles(config: AppConfig, on_progress: Progress) -> Profiles:
     """Return the profiles of all arms' sources, if the configuration uses similarities.
 
     Args:
-        config: Configuration with defaults resolved; missing samples of its sources are drawn.
+        config: Configuration with defaults resolved; what is missing of its sources is counted and sampled.
         on_progress: Called with the progress.
-        backbone: Return profiles only if they use this encoder; None: any encoder.
 
     Raises:
         CorpusError: A corpus cannot be read.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
     spec = config.features.similarity
-    if spec is None or backbone not in (None, spec.backbone):
+    if spec is None:
         return NO_PROFILES
     corpus = ingest_all(config.corpus_sources, progress=on_progress)
     have = Resources(corpus, config.indexes_path, config.backbones, config.arms)

@@ -4,7 +4,7 @@ from . import cascade, cost_quality, cross_validation, utilities, validation
 from .answer_selector import RouterSelector, TrainedDecider, open_selector
 from .calibrated import Calibrated
 from .contrastive import Contrastive
-from .heuristic import AvgSim, MaxSim, Moran, OverallSim, VarSim
+from .heuristic import AvgSim, MaxSim, Moran, OverallSim, SourceFit, VarSim
 from .knn import NearestNeighbors
 from .ltrr import ListNet, PairwiseFFN, PointwiseFFN
 from .r3ag import Capability
@@ -32,6 +32,7 @@ __all__ = [
     "PointwiseXGBoost",
     "RidgeRouter",
     "RouterSelector",
+    "SourceFit",
     "TrainedDecider",
     "Transformer",
     "VarSim",

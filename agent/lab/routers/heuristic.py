@@ -1,4 +1,4 @@
-"""Train-free routers: an arm is scored by one feature of its passages."""
+"""Train-free routers: an arm is scored by one feature of its passages, or of its sources."""
 
 from abc import ABC
 from collections.abc import Mapping
@@ -56,6 +56,37 @@ class Similarity(Router, ABC):
             )
         numbers: Floats = table.values[:, :, table.names.index(self.column)]
         return numbers
+
+
+class SourceFit(Router):
+    """Scores an arm by how well the question fits its sources, as `features.similarity` says.
+
+    Within `calibrated`, one weight is fitted to labels, and an offset for each arm. So it transfers from
+    generated questions to real ones, which a router with a weight for each word or direction does not.
+    """
+
+    kind = "source_fit"
+    stage = Stage.QUESTION
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Empty: there are no parameters."""
+        return {}
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        if labels.features.fit is None:
+            raise RouterError("router 'source_fit' needs `features.similarity` in the configuration")
+
+    def _scores(self, features: Features) -> Floats:
+        if features.fit is None:
+            raise RouterError("router 'source_fit' needs to know how well a question fits the sources")
+        return features.fit
+
+    def _state(self) -> State:
+        return {}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        del schema, state
 
 
 class OverallSim(Similarity):

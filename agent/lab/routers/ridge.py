@@ -4,18 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from armwise.agent.lab.routers.cross_validation import Rows, best_candidate
-from armwise.agent.lab.routers.neighbors import Neighbors
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.routers.features import terms
-
-NEIGHBORS = 5
-"""Nearest questions of each arm, if it sees neighbors."""
 
 STRENGTHS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
 """Penalties on the squared coefficients, the strongest first, one of which cross-validation chooses."""
@@ -30,13 +25,11 @@ DIMS = 32
 class RidgeParameters(Parameters):
     """What the regression sees."""
 
-    sees: Literal["words", "embedding", "features", "neighbors"] = Field(
+    sees: Literal["words", "embedding", "features"] = Field(
         "words",
         description=(
             "What the regression sees. `words`: TF-IDF of words and word pairs. `embedding`: the question's "
-            "embedding. `features`: named features and the embedding's principal components. `neighbors`: "
-            "the embedding, and how near the question is to the training questions that each arm answers "
-            "best."
+            "embedding. `features`: named features and the embedding's principal components."
         ),
     )
 
@@ -67,34 +60,18 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             self._preparation = Preparation.fit(features, DIMS)
         inputs = self._inputs(features)
 
-        def neighbors(rows: Rows | slice) -> Neighbors:
-            return Neighbors.fit(inputs[rows], utility[rows], NEIGHBORS, self._passages(features))
-
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             seen, unseen = inputs[training], inputs[held_out]
-            if self.chosen.sees == "neighbors":  # of the training questions alone, as in service
-                near = neighbors(training)
-                seen, unseen = near.inputs(seen, training=True), near.inputs(unseen)
             for strength in STRENGTHS:
                 coefficients, means = solve(seen, utility[training], strength)
                 yield unseen @ coefficients + means
 
         self.strength = STRENGTHS[best_candidate(len(STRENGTHS), fit_and_score, labels)]
-        if self.chosen.sees == "neighbors":
-            self._neighbors = neighbors(slice(None))
-            inputs = self._neighbors.inputs(inputs, training=True)
         self._coefficients, self._means = solve(inputs, utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:
-        inputs = self._inputs(features)
-        if self.chosen.sees == "neighbors":
-            inputs = self._neighbors.inputs(inputs)
-        scores: Floats = inputs @ self._coefficients + self._means
+        scores: Floats = self._inputs(features) @ self._coefficients + self._means
         return scores[:, positions(self._fitted.arms, features.arms)]
-
-    @staticmethod
-    def _passages(features: Features) -> list[NDArray[np.float32] | None]:
-        return [features.passages.get(arm) for arm in features.arms]
 
     def _inputs(self, features: Features) -> Any:
         """Return the inputs of the regression, shape (n, d), sparse or dense."""
@@ -119,8 +96,6 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             idf = np.empty(0) if self._words is None else self._words.idf_
             text = np.frombuffer("\n".join(vocabulary).encode(), dtype=np.uint8)
             return {**state, "words.text": text, "words.idf": idf}
-        if self.chosen.sees == "neighbors":
-            return {**state, **self._neighbors.state()}
         return {**state, **self._preparation.state()} if self.chosen.sees == "features" else state
 
     def _restore(self, schema: Schema, state: State) -> None:
@@ -134,8 +109,6 @@ class RidgeRouter(Parametrised[RidgeParameters]):
                 self._words.idf_ = state["words.idf"]
         elif self.chosen.sees == "features":
             self._preparation = Preparation.restore(state)
-        elif self.chosen.sees == "neighbors":
-            self._neighbors = Neighbors.restore(state, NEIGHBORS)
 
 
 def fit_words(texts: Sequence[str]) -> Any:

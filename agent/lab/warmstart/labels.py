@@ -72,7 +72,7 @@ from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import derive_seed
 from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.models import build_embedder, digest_backbone
-from armwise.arms.profile import NO_PROFILES, Profile
+from armwise.arms.profile import NO_PROFILES, Profiles
 from armwise.arms.questions import Question
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.drift import record_warm_start
@@ -585,13 +585,11 @@ def _read_known(store: Store, join: str, beside: OtherLabels | None) -> set[str]
     }
 
 
-def describe_inputs(
-    config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES, scores: str = ""
-) -> dict[str, str]:
+def describe_inputs(config: AppConfig, profiles: Profiles = NO_PROFILES, scores: str = "") -> dict[str, str]:
     """Return the inputs of a context besides the question, as JSON by arm.
 
-    They are the features, the encoder, what is known of this arm, its profile, and the source of the router's
-    scores. The other arms are left out: labels of an arm stay the same labels when others come and go.
+    They are the features, the encoder, what is known of this arm and of its sources, and the source of the
+    router's scores. The other arms are left out: labels of an arm stay the same when others come and go.
 
     Raises:
         ModelNotFoundError: The model of the backbone cannot be found.
@@ -603,8 +601,13 @@ def describe_inputs(
     arms = {name: info.features for name, info in arm_infos(config).items()}
     features = config.features.model_dump(mode="json")
     sampled = {
-        name: blake2b(profile.vectors.tobytes(), digest_size=8).hexdigest()
-        for name, profile in profiles.items()
+        name: [
+            blake2b(array.tobytes(), digest_size=8).hexdigest()
+            for one in known
+            for array in (one.terms, one.shares, one.vectors)
+            if array is not None
+        ]
+        for name, known in profiles.items()
     }
     return {
         name: orjson.dumps([features, encoder, known, sampled.get(name), scores]).decode()
@@ -617,7 +620,7 @@ def make_contexts(
     texts: Sequence[str],
     on_progress: Progress,
     scored: RouterScores | None = None,
-    profiles: Mapping[str, Profile] = NO_PROFILES,
+    profiles: Profiles = NO_PROFILES,
 ) -> list[Context]:
     """Return the contexts of questions, as a service with this configuration would make them.
 
@@ -630,7 +633,7 @@ def make_contexts(
     """
     arms, specs = arm_infos(config, profiles), (config.features.embedding, config.features.similarity)
     vectors: list[Embeddings] = [{} for _ in texts]
-    for backbone in dict.fromkeys(spec.backbone for spec in specs if spec is not None):
+    for backbone in dict.fromkeys(spec.backbone for spec in specs if spec is not None and spec.backbone):
         embeddings = _embed(config, backbone, texts, on_progress, scored)
         vectors = [{**row, **more} for row, more in zip(vectors, embeddings, strict=True)]
     contexts = [

@@ -1,15 +1,19 @@
 """How near a question is to each source: in decisions, in their distributions, and in what arms are asked."""
 
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from armwise.arms.base import Passage
 from armwise.arms.llm import base
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.profile import Profile
+from armwise.arms.profile import OF_PASSAGES, Profile
+from armwise.arms.retrievers.profiles import count_terms
 from tests.agent.fakes import DIM, FakeArms, Service
 from tests.agent.trained_routers import kept
 
@@ -27,14 +31,24 @@ CORPORA = {name: {"source": f"/data/{name}"} for name in ("docs", "tickets")}
 SIMILARITY = {"words": 0, "similarity": {"backbone": "tiny"}}
 
 
+def near(vector: NDArray[np.float32]) -> Profile:
+    """A source of two passages, of which no word is known."""
+    return Profile(np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32), np.stack([vector, vector]))
+
+
+def apart(first: float, second: float) -> float:
+    """The probability of a source that is so near, beside another."""
+    return 1.0 / (1.0 + math.exp(OF_PASSAGES * (second - first)))
+
+
 @pytest.fixture
 async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     monkeypatch.setattr("armwise.arms.profile.NEAREST", 1)
     arms = FakeArms()
     arms.sampled = {
-        "docs": Profile(np.stack([OTHER, OTHER])),
-        "tickets": Profile(np.stack([OTHER, VECTOR])),
-        "later": Profile(np.stack([0.5 * VECTOR, 0.5 * VECTOR])),
+        "docs": [near(OTHER)],
+        "tickets": [near(VECTOR)],
+        "later": [near(0.5 * VECTOR)],
     }
     changes: dict[str, Any] = {
         "corpora": CORPORA,
@@ -62,8 +76,8 @@ def similarity(decision: dict[str, Any]) -> dict[str, float]:
 async def test_a_decision_holds_the_similarity_of_each_profiled_arm(service: Service) -> None:
     found = similarity(await retrieve(service))
     assert found.keys() == {"docs", "tickets"}
-    assert found["tickets"] == pytest.approx(1.0, abs=1e-5)
-    assert found["docs"] == pytest.approx(float(OTHER @ VECTOR), abs=1e-5)
+    assert found["tickets"] == pytest.approx(apart(1.0, float(OTHER @ VECTOR)), abs=1e-5)
+    assert found["docs"] == pytest.approx(1.0 - found["tickets"], abs=1e-5)
 
 
 async def test_a_policy_without_rewards_and_router_starts_from_the_similarity(service: Service) -> None:
@@ -80,7 +94,8 @@ async def test_an_arm_is_asked_with_how_well_each_is_expected_to_fit(service: Se
 async def test_an_arm_that_is_put_has_the_profile_of_its_source(service: Service) -> None:
     response = await service.client.put("/v1/arms", json={"arms": ["docs", "later"]})
     assert response.status_code == 200, response.text
-    assert similarity(await retrieve(service))["later"] == pytest.approx(0.5, abs=1e-5)
+    found = similarity(await retrieve(service))
+    assert found["later"] == pytest.approx(apart(0.5, float(OTHER @ VECTOR)), abs=1e-5)
 
 
 async def test_a_search_that_is_repeated_is_asked_with_what_was_expected_then(service: Service) -> None:
@@ -93,10 +108,25 @@ async def test_a_search_that_is_repeated_is_asked_with_what_was_expected_then(se
     assert first.expected.keys() == {"docs", "tickets"}
 
 
+async def test_a_router_weighs_how_well_the_words_of_a_question_fit_each_source(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "router", kind="source_fit")
+    arms = FakeArms()
+    texts = {"bm25": "a ticket is closed", "dense": "the mine has gold"}
+    arms.sampled = {
+        arm: [Profile(*count_terms([[Passage("p", "", text)]], 10))] for arm, text in texts.items()
+    }
+    changes: dict[str, Any] = {"router": {"path": str(folder)}, "features": {"words": 0, "similarity": {}}}
+    async with Service(tmp_path, base.ScriptedGenerator({}), searched=arms, **changes).running() as service:
+        decision = await retrieve(service)
+    fit = similarity(decision)
+    assert fit["bm25"] > 0.8
+    assert {arm: own["router"] for arm, own in decision["arm_features"].items()} == {**fit, "none": 0.0}
+
+
 async def test_with_a_router_an_arm_is_asked_with_its_scores(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router", rounds=20, stage="question", kind="pointwise_xgboost")
     arms = FakeArms()
-    arms.sampled = {"bm25": Profile(np.stack([VECTOR]))}
+    arms.sampled = {"bm25": [near(VECTOR)]}
     changes: dict[str, Any] = {"router": {"path": str(folder)}, "features": SIMILARITY}
     async with Service(tmp_path, base.ScriptedGenerator({}), searched=arms, **changes).running() as service:
         decision = await retrieve(service, allowed_arms=["bm25", "dense"])

@@ -135,6 +135,7 @@ def test_a_first_start_builds_words_alone_and_makes_them_live(config: AppConfig,
     assert not vectors_of(config)
     assert len(list(config.resolve_places().indexes_path.glob("bm25-*"))) == 2
     assert not list(config.resolve_places().indexes_path.glob("profile-*")), "samples are embedded later"
+    assert len(list(config.resolve_places().indexes_path.glob("words-*"))) == 2
 
 
 def test_a_first_start_that_was_killed_begins_again(config: AppConfig, store: Store) -> None:

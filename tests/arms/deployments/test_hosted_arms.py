@@ -236,7 +236,7 @@ async def test_a_host_searches_several_corpora(several: HostedArms) -> None:
 
 async def test_a_host_knows_what_the_sources_of_arms_are_about(several: HostedArms, tmp_path: Path) -> None:
     spec = ProfileSpec(backbone="tiny", passages=2)
-    assert await several.profiles(SEVERAL, spec) == {}
+    assert not any((await several.profiles(SEVERAL, spec)).values())
     have = Resources(
         ingest_all(
             [
@@ -250,8 +250,11 @@ async def test_a_host_knows_what_the_sources_of_arms_are_about(several: HostedAr
     )
     prepare_profiles(["docs", "tickets"], spec, have)
     found = await several.profiles(SEVERAL, spec)
-    sizes = {name: len(one.vectors) for name, one in found.items()}
-    assert sizes == {"docs": 2, "both": 4, "tickets": 2}
+    sizes = {
+        name: [one.vectors is not None and len(one.vectors) for one in every] for name, every in found.items()
+    }
+    assert sizes == {"docs": [2], "both": [2, 2], "tickets": [2], "elsewhere": []}
+    assert [*map(id, found["both"])] == [*map(id, (*found["docs"], *found["tickets"]))]
     with pytest.raises(ArmError, match="profiles of sources: KeyError: 'big'"):
         await several.profiles(SEVERAL, ProfileSpec(backbone="big"))
 

@@ -10,7 +10,7 @@ from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.models import Backbone, locate
 from armwise.arms.more.federated import FederatedArm, FederatedParams
 from armwise.arms.more.learned_fusion import PRETRAINED
-from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.profile import Profile, Profiles, ProfileSpec
 from armwise.arms.relevance import read_model
 from armwise.arms.retrievers import ArmGraph, ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
 from tests.arms.contract import DIM, ask, check_arm
@@ -20,7 +20,8 @@ MODEL = read_model(Path(locate(PRETRAINED)))
 AXES = np.eye(3, dtype=np.float32)
 NAMES = ("north", "east", "west")
 PROFILE = ProfileSpec(backbone="tiny")
-PROFILES = {name: Profile(AXES[row : row + 1]) for row, name in enumerate(NAMES)}
+NOTHING = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32)
+PROFILES: Profiles = {name: [Profile(*NOTHING, AXES[row : row + 1])] for row, name in enumerate(NAMES)}
 QUESTION = "Which river flows through Vienna?"
 
 
@@ -55,7 +56,7 @@ def members(**others: Side) -> list[Side]:
     return [others.get(name, one) for name, one in told.items()]
 
 
-def arm(sides: list[Side], known: dict[str, Profile] | None = None, **params: object) -> FederatedArm:
+def arm(sides: list[Side], known: Profiles | None = None, **params: object) -> FederatedArm:
     chosen = FederatedParams(arms=NAMES, profile=PROFILE, **params)
     return FederatedArm("f", list[Arm](sides), chosen, PROFILES if known is None else known, MODEL)
 
@@ -91,7 +92,7 @@ def test_scores_of_a_router_come_before_the_profile() -> None:
 
 
 def test_a_member_without_a_profile_counts_as_the_mean() -> None:
-    known = {name: one for name, one in PROFILES.items() if name != "west"}
+    known = {**PROFILES, "west": []}
     assert asked(arm(members(), known, most=3).search(query(0.2, 0.6, 0.0), 4)) == ["east", "west", "north"]
     assert asked(arm(members(), {}, most=3).search(query(0.2, 0.6, 0.0), 4)) == [*NAMES]
 

@@ -469,5 +469,5 @@ def stack_features(parts: Sequence[Features]) -> Features:
         np.concatenate([part.embedding for part in parts]),
         retrieved,
         answered,
-        first.passages,
+        None if first.fit is None else np.concatenate([part.fit for part in parts if part.fit is not None]),
     )

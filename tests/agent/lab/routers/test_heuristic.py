@@ -5,7 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.lab.routers.heuristic import UNKNOWN_SCORE, AvgSim, MaxSim, Moran, OverallSim, VarSim
+from armwise.agent.lab.routers.calibrated import Calibrated
+from armwise.agent.lab.routers.cascade.fitted import stack_features
+from armwise.agent.lab.routers.heuristic import (
+    UNKNOWN_SCORE,
+    AvgSim,
+    MaxSim,
+    Moran,
+    OverallSim,
+    SourceFit,
+    VarSim,
+)
 from armwise.agent.routers.dataset import ArmTable, RouterError, RoutingDataset
 from tests.router_contracts import ARMS, SEEN, world
 
@@ -45,3 +55,31 @@ def test_labels_without_the_number_are_refused() -> None:
     bare = replace(LABELS.features, retrieved=ArmTable(("moran",), np.ones((40, 4, 1))))
     with pytest.raises(RouterError, match="needs the feature 'max_sim' of each arm"):
         MaxSim().fit(RoutingDataset(bare, LABELS.utility))
+
+
+def test_the_fit_of_sources_is_weighed_by_one_number_and_an_offset_for_each_arm() -> None:
+    fit = LABELS.features.fit
+    assert fit is not None
+    np.testing.assert_array_equal(SourceFit().fit(LABELS).scores(LABELS.features), fit)
+    worth = RoutingDataset(LABELS.features, 0.5 * fit + np.array([0.1, 0.2, 0.3, 0.4]))
+    scores = Calibrated(router={"kind": "source_fit"}).fit(worth).scores(LABELS.features)
+    np.testing.assert_allclose(scores, worth.utility, atol=1e-9)
+
+
+def test_without_the_fit_of_sources_nothing_can_be_weighed() -> None:
+    bare = replace(LABELS.features, fit=None)
+    with pytest.raises(RouterError, match=r"needs `features\.similarity`"):
+        SourceFit().fit(RoutingDataset(bare, LABELS.utility))
+    with pytest.raises(RouterError, match="needs to know how well"):
+        SourceFit().fit(LABELS).scores(bare)
+
+
+def test_some_of_the_questions_and_of_the_arms_keep_their_fit() -> None:
+    features = LABELS.features
+    assert features.fit is not None
+    some = features.rows([3, 0]).select_arms([ARMS[2], ARMS[0]])
+    assert some.fit is not None
+    np.testing.assert_array_equal(some.fit, features.fit[[3, 0]][:, [2, 0]])
+    both = stack_features([features.rows([3]), features.rows([0])]).fit
+    assert both is not None
+    np.testing.assert_array_equal(both, features.fit[[3, 0]])

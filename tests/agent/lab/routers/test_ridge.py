@@ -199,20 +199,3 @@ def test_each_compared_question_counts_as_much_however_few_its_part_has() -> Non
         return [np.tile(row, (len(held_out), 1)) for row in np.eye(labels.utility.shape[1])[:2]]
 
     assert best_candidate(2, rehearse, labels) == 0
-
-
-def test_the_penalty_is_not_chosen_on_copies_of_the_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each question is asked twice, and what is best on it is chance: only its own answer would tell."""
-    rng, n = np.random.default_rng(0), 150
-    asked = world(n, seed=1).features
-    embedding = rng.normal(size=(n, 16)).astype(np.float32)
-    embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
-    twice = np.repeat(np.arange(n), 2)
-    texts = tuple(f"question {row}" for row in twice)
-    features = Features(asked.arms, texts, asked.names, asked.question[twice], embedding[twice])
-    utility = np.eye(4)[rng.choice(4, p=[0.55, 0.15, 0.15, 0.15], size=n)][twice]
-    monkeypatch.setattr(ridge, "NEIGHBORS", 1)
-    monkeypatch.setattr(ridge, "STRENGTHS", (1e6, 0.1))
-    assert RidgeRouter(sees="neighbors").fit(RoutingDataset(features, utility)).strength == 1e6

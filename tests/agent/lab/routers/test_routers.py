@@ -41,7 +41,6 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pairwise_xgboost, answered": ("pairwise_xgboost", {"stage": "answered"}),
     "ridge on the embedding": ("ridge", {"sees": "embedding"}),
     "ridge on features": ("ridge", {"sees": "features"}),
-    "ridge on neighbors": ("ridge", {"sees": "neighbors"}),
     "pointwise_svm, question": ("pointwise_svm", {"stage": "question"}),
     "pairwise_svm, answered": ("pairwise_svm", {"stage": "answered"}),
     "pointwise_ffn, question": ("pointwise_ffn", {"stage": "question"}),

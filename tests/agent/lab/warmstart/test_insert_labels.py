@@ -401,6 +401,9 @@ def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tm
     assert "90 new, 0 in the log before" in warmed(other, path)
 
 
+PROFILE = Profile(np.ones(1, dtype=np.uint32), np.ones(1, dtype=np.float32), np.eye(2, dtype=np.float32))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -415,7 +418,7 @@ def test_another_encoder_or_arm_makes_new_labels(
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
     assert describe_inputs(parse(first)) == describe_inputs(parse(first))
-    profiles = {"bm25": Profile(np.eye(2, dtype=np.float32))} if "features" in changes else {}
+    profiles = {"bm25": [PROFILE]} if "features" in changes else {}
     assert (
         describe_inputs(parse(first))["bm25"]
         != describe_inputs(parse({**first, **changes}), profiles)["bm25"]
@@ -426,7 +429,7 @@ def test_labels_of_an_arm_are_the_same_whatever_the_others_are() -> None:
     before, fewer = describe_inputs(parse(CONFIG)), {**CONFIG["arms"]}
     del fewer["dense"]
     assert describe_inputs(parse({**CONFIG, "arms": fewer})) == {arm: before[arm] for arm in fewer}
-    profiles = {"dense": Profile(np.eye(2, dtype=np.float32))}
+    profiles = {"dense": [PROFILE]}
     near = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
     assert describe_inputs(near)["bm25"] == describe_inputs(near, profiles)["bm25"]
 
@@ -456,9 +459,13 @@ def test_an_outcome_that_took_another_time_is_the_same_label() -> None:
     assert entered(slow)[0].execution.cost.retrieval_s == 0.2
 
 
-def test_labels_are_anew_where_a_source_has_changed() -> None:
+@pytest.mark.parametrize("changed", ["terms", "shares", "vectors"])
+def test_labels_are_anew_where_a_source_has_changed(changed: str) -> None:
     config = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
-    before, after = ({"bm25": Profile(k * np.eye(2, dtype=np.float32))} for k in (1, 2))
+    before, after = (
+        {"bm25": [PROFILE]},
+        {"bm25": [replace(PROFILE, **{changed: 2 * getattr(PROFILE, changed)})]},
+    )
     assert describe_inputs(config, before) == describe_inputs(config, {**before})
     assert describe_inputs(config, before)["bm25"] != describe_inputs(config, after)["bm25"]
 

@@ -124,21 +124,26 @@ def test_labels_and_routers_see_the_profile_of_each_source(config: AppConfig, tm
     features = {"similarity": {"backbone": "tiny", "passages": 5}}
     config = parse({**config.model_dump(mode="json"), "features": features})
     profiles = sample_profiles(config, silent)
-    assert {name: one.vectors.shape for name, one in profiles.items()} == {
-        name: (5, DIM) for name in config.arms if name != "none"
+    assert profiles.keys() == config.arms.keys() - {"none"}
+    assert {one.vectors.shape for every in profiles.values() for one in every if one.vectors is not None} == {
+        (5, DIM)
     }
     (context,) = make_contexts(config, ["Which river?"], silent, None, profiles)
     vector = HashingEmbedder(DIM).encode_queries(["Which river?"])[0]
-    near = similarities(profiles, vector)
+    near = similarities(profiles, "Which river?", vector)
     assert near.keys() == profiles.keys()
     assert {name: own["similarity"] for name, own in context.arms.items() if name in near} == near
     assert "similarity" not in context.arms["none"]
     outcomes = read_labelled([file_of(tmp_path, rows(6, seed=1))])
-    seen = observe_features(outcomes, config, "tiny", Stage.QUESTION, silent).features.passages
-    assert seen.keys() == profiles.keys()
+    seen = observe_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
+    assert seen.fit is not None
+    for text, row in zip(seen.texts, seen.fit, strict=True):
+        vector = HashingEmbedder(DIM).encode_queries([text])[0]
+        fit = similarities(profiles, text, vector)
+        assert row.tolist() == pytest.approx([fit.get(arm, 0.0) for arm in seen.arms])
     other = parse({**config.model_dump(mode="json"), "features": {}})
     assert sample_profiles(other, silent) == {}
-    assert sample_profiles(config, silent, "other") == {}
+    assert observe_features(outcomes, other, "tiny", Stage.QUESTION, silent).features.fit is None
 
 
 # -- whose scores they are ---------------------------------------------------------------------------
