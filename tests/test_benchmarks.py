@@ -67,7 +67,7 @@ learners --outcomes table.csv --seeds 1 --turns 9 --only template
 million qa --sizes 120 --engines bm25 --output million
 one_rater --honest 1 --runs 1
 pool --passages 1000 --questions 1
-portfolio_answers qa
+portfolio_answers qa --seeds 2
 propensities --turns 20000
 receipt --runs 1 --decisions 1000 --power-runs 1
 receipt --worlds --runs 1 --decisions 1000

@@ -48,11 +48,13 @@ class Paper:
 PAPERS = {
     "retriever-portfolios": Paper(
         "portfolio_answers.py",
-        {"EM": "EM", "members run": "run", "model calls per question": "calls"},
+        {"EM": "EM", "members run": "run", "tokens": "tokens"},
         {
             "best single arm (`graph`)": "best single arm",
-            "router, our loss": "our loss",
-            "router, the paper's loss": "published loss",
+            "fixed order, vote": "fixed order",
+            "fixed order, trained selector": "fixed order, trees",
+            "router with our loss, vote": "router, loss any",
+            "router with the paper's loss, vote": "router, loss mean",
         },
     ),
     "ltrr": Paper(

@@ -64,9 +64,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     There are two losses. The paper's, `loss: mean`, is minus the mean of the
     log-probabilities of the arms that tie for the best. It asks for every one of them, and leaves out
     questions without a score above 0 or with many winners. The default, `loss: any`, asks for any of them,
-    and leaves out questions on which no arms differ. A router that sees only questions with few best arms,
-    which are the hard ones, mistakes what is best there for what is best. With one winner the losses are
-    equal.
+    and leaves out questions on which no arms differ. With one winner the losses are equal.
 
     Unlike in the paper, there is one embedding and no encoder unless others are named; the text encoder's
     vector is mean-pooled unless its folder sets another pooling, and normalised; and the epoch is chosen by
@@ -100,7 +98,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         right, known = right[used], ~np.isnan(labels.utility[used])
         self._encoders = self._load()
         inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]
-        with seed_torch(), on_threads(1):
+        with seed_torch(self.descent.seed), on_threads(1):
             network = _network([rows.shape[1] for rows in inputs], n_arms=right.shape[1])
 
             def losses(at: Rows) -> Tensor:

@@ -40,6 +40,7 @@ class Descent:
             question, the last epoch is kept.
         at_once: Questions whose gradient is computed together: batches are split to save memory, with the
             same result.
+        seed: Draws held-out questions and batches.
     """
 
     learning_rate: float
@@ -48,6 +49,7 @@ class Descent:
     weight_decay: float = 0.01
     held_out: float = 0.1
     at_once: int = 64
+    seed: int = SEED
 
     def run(self, network: "nn.Module", losses: "Callable[[Rows], Tensor]", questions: Rows) -> None:
         """Fit the parameters of a network that require a gradient.
@@ -60,7 +62,7 @@ class Descent:
         import torch
         from torch import Tensor
 
-        rng = np.random.default_rng(SEED)
+        rng = np.random.default_rng(self.seed)
         held_out, training = np.split(rng.permutation(questions), [int(len(questions) * self.held_out)])
         free = [parameter for parameter in network.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(free, lr=self.learning_rate, weight_decay=self.weight_decay)

@@ -71,6 +71,14 @@ def test_scores_are_the_cosines_of_the_network_it_fitted() -> None:
     np.testing.assert_allclose(router.scores(labels.features), expected, atol=1e-5)
 
 
+def test_the_seed_of_the_descent_draws_the_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, found = directions(20, seed=1), []
+    for seed in (0, 0, 1):
+        monkeypatch.setattr(Contrastive, "descent", Descent(learning_rate=0.0, epochs=1, seed=seed))
+        found.append(Contrastive().fit(labels).scores(labels.features).tolist())
+    assert found[0] == found[1] != found[2]
+
+
 def test_questions_that_tell_nothing_are_left_out() -> None:
     labels, nan = directions(150, seed=1), np.nan
     silent = np.array(

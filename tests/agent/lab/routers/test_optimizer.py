@@ -137,6 +137,7 @@ def test_a_seed_draws_the_same_and_leaves_other_draws_alone() -> None:
         {"held_out": 0.25},
         {"rate": 0.05},
         {"batch": 5},
+        {"seed": 1},
     ],
     ids=lambda change: next(iter(change)),
 )
