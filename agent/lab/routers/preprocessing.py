@@ -80,7 +80,7 @@ class Preparation:
 
 
 def check_rows_differ(kind: str, chosen: IdentityParameters, features: Features) -> None:
-    """Check that something in the rows of a router tells one arm from another. Raises RouterError."""
+    """Check that the rows of a router differ between arms. Raises RouterError."""
     if not chosen.identity and not stack_tables(features).shape[2]:
         raise RouterError(
             f"{kind}: identity is false, and no feature of an arm is known at stage {chosen.stage!r}: "
