@@ -40,6 +40,7 @@ OPTIONAL = (
     "qdrant",
     "socks",
     "documents",
+    "ner",
 )
 """The extras of the service. The others are of those who develop it: its code may not import them."""
 
@@ -248,6 +249,7 @@ NOT_BY_DEFAULT = {
     "arms/llm/litellm_engine.py": "llm: {engine: litellm}",
     "arms/llm/vllm_engine.py": "llm: {engine: vllm}",
     "arms/models/embedding.py": "encoders without an ONNX graph",
+    "arms/more/entities.py": "arms of kind graph with `ner`",
     "arms/more/external/_mcp_session.py": "arms of kind mcp",
     "arms/proxies.py": "SOCKS proxies",
     "arms/relevance/model.py": "learned fusion",

@@ -85,10 +85,11 @@ def _in_package(model: str) -> Path:
     package, _, inside = model.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ModelNotFoundError(
-            f"model {model!r}: the package {package!r} is not installed; run `armwise models` to "
-            "install the default ones"
+        known = extras.find_extra(package) is not None
+        remedy = (
+            extras.install_command([package]) if known else "`armwise models` to install the default ones"
         )
+        raise ModelNotFoundError(f"model {model!r}: the package {package!r} is not installed; run {remedy}")
     folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / inside).exists():
         raise ModelNotFoundError(f"model {model!r}: the package {package!r} has no {inside!r} in {folder}")

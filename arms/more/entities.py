@@ -1,4 +1,6 @@
-"""Entities of passages and questions: titles of the corpus that a text mentions.
+"""Entities of passages and questions: titles of the corpus that a text mentions, or names that spaCy marks.
+
+A question's entities are the entities of passages that it mentions, so questions need no model.
 
 An entity is identified by its normalised name: words without accents, punctuation and case. In running
 text, capitals distinguish a name from common words. The title of a passage is one of its entities.
@@ -8,6 +10,7 @@ import itertools
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import regex
@@ -16,6 +19,9 @@ from numpy.typing import NDArray
 from armwise.arms import tokenizer
 from armwise.arms.base import Passage
 from armwise.arms.corpus import Corpus
+from armwise.arms.extras import explain_missing
+from armwise.arms.indexes.vectors import compose_text
+from armwise.arms.models import ModelNotFoundError
 from armwise.arms.tokenizer import ENGLISH, PAIRED
 
 LONGEST = 12
@@ -168,3 +174,26 @@ class Titles:
     def find_names(self, passage: Passage) -> list[str]:
         """Return the distinct names of a passage's title, then of other titles in its text."""
         return distinct([*title_names(passage.title), *self._dictionary.find(passage.text)])
+
+
+NUMBERS = frozenset({"CARDINAL", "ORDINAL", "QUANTITY", "PERCENT", "MONEY", "DATE", "TIME"})
+"""Labels of spaCy that are no names."""
+
+
+def mark_names(corpus: Corpus, model: Path) -> Iterator[list[str]]:
+    """Yield the distinct names of each passage's title, then those that a spaCy pipeline marks.
+
+    Raises:
+        ModelNotFoundError: The pipeline has no component `ner`.
+        ModuleNotFoundError: spaCy is not installed; the message says what to install.
+    """
+    with explain_missing():
+        import spacy  # a heavy extra, and not needed once the graph is built
+    pipeline = spacy.load(model)
+    if "ner" not in pipeline.pipe_names:
+        raise ModelNotFoundError(f"the spaCy pipeline {model} has no component `ner`")
+    unused = [name for name in pipeline.pipe_names if name not in ("tok2vec", "transformer", "ner")]
+    documents = pipeline.pipe(map(compose_text, corpus), disable=unused)
+    for passage, document in zip(corpus, documents, strict=True):
+        marked = [normalise(entity.text) for entity in document.ents if entity.label_ not in NUMBERS]
+        yield distinct([*title_names(passage.title), *map(bare, marked)])

@@ -18,7 +18,8 @@ from armwise.arms.base import Progress
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes.build_once import build, check, folder
 from armwise.arms.manifest import Identity
-from armwise.arms.more.entities import Titles
+from armwise.arms.models import digest_file
+from armwise.arms.more.entities import Titles, mark_names
 from armwise.arms.tokenizer import VERSION
 
 FORMAT = 3
@@ -119,19 +120,32 @@ class Graph:
         )
 
     @classmethod
-    def prepare(cls, corpus: Corpus, indexes: Path, progress: Progress | None = None) -> None:
-        """Build the graph of the corpus if it is missing."""
-        identity = _identity(corpus)
+    def prepare(
+        cls, corpus: Corpus, indexes: Path, progress: Progress | None = None, ner: Path | None = None
+    ) -> None:
+        """Build the graph of the corpus if it is missing.
+
+        Args:
+            corpus: The corpus.
+            indexes: The folder of the indexes.
+            progress: Called with the progress.
+            ner: spaCy pipeline that finds the names; None: titles of the corpus are the names.
+
+        Raises:
+            ModelNotFoundError: The pipeline marks no names.
+            ModuleNotFoundError: spaCy is not installed.
+        """
+        identity = _identity(corpus, ner)
 
         def write(unfinished: Path) -> None:
-            cls.build(_list_names(corpus, progress)).save(unfinished)
+            cls.build(_list_names(corpus, progress, ner)).save(unfinished)
 
         build(folder(indexes, "graph", identity), identity, write)
 
     @classmethod
-    def open(cls, corpus: Corpus, indexes: Path) -> Self:
+    def open(cls, corpus: Corpus, indexes: Path, ner: Path | None = None) -> Self:
         """Map the graph that `prepare` built into memory. Raises IndexMismatchError."""
-        identity = _identity(corpus)
+        identity = _identity(corpus, ner)
         target = folder(indexes, "graph", identity)
         check(target, identity)
         # asarray: an access to a memmap costs microseconds more than to an array
@@ -240,11 +254,11 @@ class Graph:
 _ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
 
 
-def _list_names(corpus: Corpus, progress: Progress | None) -> Iterator[list[str]]:
+def _list_names(corpus: Corpus, progress: Progress | None, ner: Path | None) -> Iterator[list[str]]:
     """Yield the names in each passage."""
-    titles = Titles(corpus)
-    for done, passage in enumerate(corpus, start=1):
-        yield titles.find_names(passage)
+    names = map(Titles(corpus).find_names, corpus) if ner is None else mark_names(corpus, ner)
+    for done, found in enumerate(names, start=1):
+        yield found
         if progress is not None and (done % REPORTED == 0 or done == len(corpus)):
             progress("finding entities", done, len(corpus))
 
@@ -266,5 +280,6 @@ def _key(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-def _identity(corpus: Corpus) -> Identity:
-    return {"format": FORMAT, "words": VERSION, "corpus": corpus.digest}
+def _identity(corpus: Corpus, ner: Path | None) -> Identity:
+    of_names = {} if ner is None else {"ner": digest_file(ner)}
+    return {"format": FORMAT, "words": VERSION, "corpus": corpus.digest, **of_names}

