@@ -240,6 +240,7 @@ NOT_BY_DEFAULT = {
     "agent/lab/routers/neural/text_encoder.py": "trains the neural routers",
     "agent/lab/routers/optimizer.py": "trains the neural routers",
     "agent/lab/routers/ranking_targets.py": "trains the neural routers",
+    "agent/lab/routers/transformer.py": "trains the neural routers",
     "agent/lab/routers/tree_ensemble.py": "boosted trees",
     "agent/lab/routers/trees.py": "boosted trees",
     "agent/policies/neural.py": "policy: {kind: neural}",

