@@ -10,6 +10,7 @@ FOLDER and `--rivals` are those of `learners.py`, TABLES holds tables of `outcom
     swap         questions until it has recovered, after the best and the worst arm exchanged their rewards
     rise         questions until an arm that has become the best has half of the traffic
     after it     1,000 times the lead over the best arm in the last third
+    cold rise    as rise, and after it as "after", without the scores of a router
     two models   questions until nine of ten go to the right one of two models (`two_models.py`), by the extra
                  cost of the large one, and 1,000 times the lead over always using that
     few ratings  that lead at an extra cost of .1, where 5 % are rated and a tenth of these wrongly
@@ -87,11 +88,12 @@ def play(
         return {"false": [float(restarts.alone(world, REWARDS, random)) for world in days]}
     if part == "changes":
         of_order = worlds(folder, seed)
-        swap, rise = (
+        swap, rise, cold = (
             learners.figures(learners.play(learners.enter(name, world, seed), world, (seed, 0)), world)
-            for world in (of_order["swap"], of_order["rise"])
+            for world in (of_order["swap"], of_order["rise"], of_order["cold rise"])
         )
-        return {"swap": [swap.recovery], "rise": [rise.half], "after it": [float(rise.leads[1])]}
+        rises = {"rise": [rise.half], "after it": [float(rise.leads[1])]}
+        return {"swap": [swap.recovery], **rises, "cold rise": [cold.half], "after": [float(cold.leads[1])]}
     outcomes = read_outcomes(next(path for path in tables if path.stem == table))
     on_table = ON_TABLES.get(name, NAMES.get(name, name))
     if part == "calm":
@@ -186,7 +188,8 @@ def tabulate(every: dict[str, Found]) -> learners.Table:
     """Return the table of all figures, by policy."""
     shown = {
         **dict.fromkeys(
-            ("swap", "rise", *(f"{gap}: found" for gap in two_models.GAPS)), learners.write_delays
+            ("swap", "rise", "cold rise", *(f"{gap}: found" for gap in two_models.GAPS)),
+            learners.write_delays,
         ),
         "one rating": lambda values: f"{max(values):.2f}",
         "false": lambda values: f"{np.mean(values):.1f}",

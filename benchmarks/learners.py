@@ -383,7 +383,7 @@ class Results:
                 name, *(write_delays([run.recovery for run in runs_by_world[world]]) for world in changing)
             )
         yield table
-        watched = [world for world in ("newcomer", "rise", "price") if world in titles]
+        watched = [world for world in ("newcomer", "rise", "cold rise", "price") if world in titles]
         empty = ["empty"] if "empty" in titles else []
         headings = [*(f"{world}: its draws" for world in empty), *(f"{world}: half" for world in watched)]
         table = make_table("an arm that is added, rises or becomes cheaper", "policy", *headings)
@@ -431,7 +431,18 @@ class Results:
         figure.savefig(path)
 
 
-CHANGING = ("swap", "cold", "sparse", "delayed", "censored", "poisoned", "rise", "recovery", "price")
+CHANGING = (
+    "swap",
+    "cold",
+    "sparse",
+    "delayed",
+    "censored",
+    "poisoned",
+    "rise",
+    "cold rise",
+    "recovery",
+    "price",
+)
 """Worlds in which an arm changes."""
 
 STYLES: dict[str, dict[str, Any]] = {

@@ -19,6 +19,7 @@
     good        a reward is 0 on one question in twenty, less often the better the answer, and else 1
     equal       every arm earns .5 on every question
     many        beside the four, 196 arms that answer as one of them does on half of the questions
+    cold rise   as rise, without the scores of a router
     price       an arm that is better by .1 than the best costs .3, after half of the questions .03
 
 Arms that are not named stay as they are in `calm`.
@@ -242,4 +243,5 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
     world_by_name["price"] = World(
         half_told, five, cut, cut, halves, {}, watched=DEAR, repriced=(bare, after)
     )
+    world_by_name["cold rise"] = replace(world_by_name["rise"], contexts=contexts(None))
     return world_by_name
