@@ -84,6 +84,7 @@ class ArmRegressions:
         target: Sums of x times the reward less the mean score, and of x times each of v, shape (n + 1, 4, d).
         drawn: Number of rewards, as far as they count, shape (n + 1,).
         rise: Sum by which rewards are higher than expected, shape (n + 1,).
+        last: Number of the last reward of each, of all rewards, shape (n + 1,).
         gram: Penalties in common plus the sum of v v', shape (3, 3).
         moment: Sum of v times the reward less the mean score, with what is expected, shape (3,).
         paid: Sum of what rewards lost to costs, and their number, shape (n + 1, 2); never forgotten.
@@ -95,6 +96,7 @@ class ArmRegressions:
     target: Array
     drawn: Array
     rise: Array
+    last: Array
     gram: Array
     moment: Array
     paid: Array
@@ -116,6 +118,7 @@ class ArmRegressions:
             target=np.zeros((1, 4, d)),
             drawn=np.zeros(1),
             rise=np.zeros(1),
+            last=np.zeros(1),
             gram=np.diag(COMMON),
             moment=COMMON * [1.0, 0.0, level],
             paid=np.zeros((1, 2)),
@@ -133,7 +136,7 @@ class ArmRegressions:
 
     def add_arm(self) -> None:
         """Add an arm without rewards."""
-        for name in ("inverse", "target", "drawn", "rise", "paid"):
+        for name in ("inverse", "target", "drawn", "rise", "last", "paid"):
             rows: Array = getattr(self, name)
             setattr(self, name, np.concatenate([rows, rows[-1:]]))
 

@@ -324,7 +324,7 @@ def test_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise_in_proportion
 ) -> None:
     monkeypatch.setattr(adaptive, "NOTICE", 1.0)
     monkeypatch.setattr(adaptive, "AT_ONCE", math.inf)
-    rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None)
+    rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None, looks=0.0)
     evidence, noticed, fee = dict.fromkeys(ARMS, 0.0), 0, np.array([0.0, 0.05, 0.0])
     noise, worth = 0.2, 20.0
     highest, outliers = 0.0, 0
@@ -356,8 +356,35 @@ def test_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise_in_proportion
     assert outliers, "a reward that is lower by more than two deviations"
 
 
+@pytest.mark.parametrize("looks", [0.0, 10.0, 1000.0])
+def test_looks_are_shared_by_the_rewards_of_others_since_the_last_one_of_an_arm(looks: float) -> None:
+    kept, none = Adaptive(dims=4, looks=looks), Adaptive(dims=4, looks=0.0)
+    rng, last = np.random.default_rng(9), {"new": 0, **dict.fromkeys(ARMS, 0)}
+    seen = context(rng, {})
+    assert np.array_equal(kept.probabilities(seen, ARMS), none.probabilities(seen, ARMS)), "none is overdue"
+    for number in range(1, 121):
+        arm = "bm25" if number % 9 else ARMS[1 + number % 2]
+        last[arm], reward = number, float(rng.random() < 0.5)
+        fact = decision(context(rng, {}), arm)
+        for policy in (kept, none):
+            policy.learn(fact, reward)
+    kept = Adaptive(dims=4, looks=looks).load(kept.save())
+    for arms in (ARMS, ("rrf", "bm25"), (*ARMS, "new")):
+        since = np.array([120.0 - last[arm] for arm in arms])
+        share = looks / 1000.0
+        expected = (1.0 - share) * none.probabilities(seen, arms) + share * since / since.sum()
+        np.testing.assert_allclose(kept.probabilities(seen, arms), expected, atol=1e-12)
+
+
+def test_a_policy_with_a_baseline_makes_no_looks() -> None:
+    policy = Adaptive(baseline="large", looks=1000.0)
+    rate(policy, "large", 0.0, [0.5] * 30)
+    rate(policy, "small", 0.0, [0.1] * 3)
+    assert ask(policy, 0.0).tolist() == [0.0, 1.0]
+
+
 def test_rewards_that_are_late_cost_half_of_the_draws_at_most_where_a_rise_is_noticed() -> None:
-    policy, rng = Adaptive(dims=4), np.random.default_rng(3)
+    policy, rng = Adaptive(dims=4, looks=0.0), np.random.default_rng(3)
     for arm, reward, n in (("bm25", 0.9, 100), ("rrf", 0.2, 40), ("rrf", 1.0, 6)):
         for _ in range(n):
             policy.learn(decision(context(rng, {}), arm), reward)
@@ -417,7 +444,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 5'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 6'):
         Adaptive().load(state)
 
 
@@ -633,7 +660,7 @@ def test_an_arm_that_is_well_again_gets_its_traffic_back() -> None:
 
 
 def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
-    policy = play(Adaptive(dims=4), 300, lambda _: promised(0), promised).policy
+    policy = play(Adaptive(dims=4, looks=0.0), 300, lambda _: promised(0), promised).policy
     seen = context(np.random.default_rng(4), promised(0))
     free, priced = (policy.penalise(seen, ARMS, np.array([fee, 0.0, 0.0])) for fee in (0.0, 0.5))
     assert free.tolist() == pytest.approx([1.0, 0.0, 0.0], abs=5e-3)
@@ -861,7 +888,7 @@ def test_a_decision_without_the_baseline_is_made_as_without_one() -> None:
 
 
 def test_a_rise_takes_no_draws_from_the_baseline() -> None:
-    kept, free = Adaptive(baseline="large"), Adaptive()
+    kept, free = Adaptive(baseline="large"), Adaptive(looks=0.0)
     for policy in (kept, free):
         rate(policy, "large", 0.0, [0.6] * 200)
         rate(policy, "small", 0.0, [0.2] * 5 + [1.0] * 6)

@@ -57,6 +57,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Adaptive(alpha=-0.1), "alpha -0.1"),
     (lambda: Adaptive(run_length=1.0), "run_length 1.0"),
     (lambda: Adaptive(dims=-1), "dims -1"),
+    *((lambda n=n: Adaptive(looks=n), f"looks {n} is not") for n in (-1.0, 1001.0, math.nan)),
     *(
         (lambda n=n: ChangeDetector(n), f"run_length {n} is not")
         for n in (1.0, 0.0, -5.0, math.inf, math.nan)
