@@ -5,7 +5,7 @@
     passages  the mean similarity to the nearest of a sample of passages, if there is an encoder
 
 Both give odds of a source against another, with weights that were fitted to generated questions about nine
-corpora (`benchmarks/made_questions.py`): what they were for one corpus, they nearly were for all others.
+corpora and are the same for all services. `benchmarks/made_questions.py` measures them on real questions.
 
 `armwise.arms.retrievers.profiles` counts the words and samples the passages.
 
@@ -159,7 +159,7 @@ def similarities(
     smoothed = (1.0 - SMOOTHING) * shares + SMOOTHING * shares.mean(axis=0) + LEAST
     odds = OF_WORDS * np.log(smoothed).mean(axis=1) if len(terms) else np.zeros(len(distinct))
     if vector is not None and all(one.vectors is not None for one in distinct):
-        odds += OF_PASSAGES * _nearness([one.cosines(vector) for one in distinct])
+        odds += OF_PASSAGES * measure_nearness([one.cosines(vector) for one in distinct])
     unknown = [name for name, known in profiles.items() if not known]
     odds = np.append(odds, [odds.mean()] * len(unknown))
     fit = np.exp(odds - odds.max())
@@ -172,7 +172,7 @@ def similarities(
     }
 
 
-def _nearness(cosines: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+def measure_nearness(cosines: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
     """Return the mean similarity to the nearest passages of each source, shape (n_sources,).
 
     For a sample smaller than the largest, the gain by chance in one as large is added: the standard deviation

@@ -38,7 +38,7 @@ from armwise.agent.routers.catalog import RouterSpec
 from armwise.arms.base import Query
 from armwise.arms.corpus import CorpusSource, ingest_all
 from armwise.arms.models import build_embedder
-from armwise.arms.profile import ProfileSpec, _nearness, similarities
+from armwise.arms.profile import ProfileSpec, measure_nearness, similarities
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare, prepare_profiles, read_profiles
 
 ROOT = Path(__file__).parents[1]
@@ -130,7 +130,9 @@ class World:
     def fit_by_part(self) -> Mapping[str, Floats]:
         """Return how well each real question fits each source by passages, by words, and by both."""
         every = [self.profiles[name][0] for name in self.names]
-        near = np.array([_nearness([one.cosines(vector) for one in every]) for vector in self.real.vectors])
+        near = np.array(
+            [measure_nearness([one.cosines(vector) for one in every]) for vector in self.real.vectors]
+        )
         by_words = [[*similarities(self.words, text).values()] for text in self.real.texts]
         return {
             "passages near it": near,

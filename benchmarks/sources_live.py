@@ -2,7 +2,7 @@
 
     python benchmarks/sources_live.py write DATA FOLDER      # the corpora, the questions and sources.yaml
     cd FOLDER
-    armwise serve -c serve_config.yaml                       # made questions, indexes and a router first
+    armwise serve --single-process -c serve_config.yaml      # made questions, indexes and a router first
     armwise lab simulate questions.jsonl.gz --endpoint retrieve --metric recall=recall --concurrency 1
     python benchmarks/sources_live.py read FOLDER
 
