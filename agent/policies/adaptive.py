@@ -110,7 +110,13 @@ Rewards may be late, and chance must not take all.
 """
 
 SURE, CERTAIN = 1.645, 2.645
-"""Standard deviations by which an arm must beat the baseline to get its first draws, and its whole share."""
+"""Standard deviations by which an arm beats the baseline surely, and to get its whole share."""
+
+TRIED = 0.1
+"""Part of its share that an arm gets once it beats the baseline surely, and less of it the less sure that is.
+
+Without, the draws of exploration alone would have to show that an arm is better.
+"""
 
 FADING = 50
 """Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
@@ -157,8 +163,8 @@ class Adaptive:
         run_length: Expected number of rewards until a false drift alarm. Each alarm restarts learning. With a
             smaller number, the policy follows real changes sooner. If None, it never restarts.
         baseline: Arm to use for a question until rewards show, with 95 % certainty, that another arm is
-            better. Exploration still tries the others. A service takes this arm from `baseline` in its
-            configuration.
+            better. Before, arms that seem to be better get at most a tenth of the draws. Exploration still
+            tries all arms. A service takes this arm from `baseline` in its configuration.
         looks: How many of 1,000 decisions look at arms that have had no reward for long, in proportion to the
             rewards of other arms since their last one. With more, an arm that has become better is found
             sooner, but the policy earns less while nothing changes. A policy with a baseline makes none.
@@ -232,7 +238,7 @@ class Adaptive:
         if found.apart is not None:
             at = arms.index(self._settings["baseline"])
             certainty = (net - net[at]) / np.maximum(found.apart, TIE)
-            best *= np.clip((certainty - SURE) / (CERTAIN - SURE), 0.0, 1.0)
+            best *= np.interp(certainty, (0.0, SURE, CERTAIN), (0.0, TRIED, 1.0))
             best[at] = 1.0 - best.sum()  # its own certainty is 0, so its share was 0
             return best
         if found.risen.any():
