@@ -73,7 +73,7 @@ DIALS: Mapping[str, float] = {"auto:cheap": 10.0, "auto:best": 0.0}
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 """A name that a client sends as `model`."""
 
-RESERVED_HOSTS = ("Ingress", "Learner", "Generator")
+RESERVED_HOSTS = ("Learner", "Generator")
 """Names of deployments, which a host of arms cannot have."""
 
 

@@ -22,6 +22,7 @@ ARGS = {
         "bm25": {"kind": "bm25"},
         "steps": {"kind": "multistep", "params": {"arm": "bm25"}},
         "far": {"kind": "bm25", "host": "Far"},
+        "near": {"kind": "dense", "params": {"backbone": "here"}, "host": "Ingress"},
     },
     "backbones": {"tiny": {"model": "hashing:8", "host": "own"}, "here": {"model": "hashing:8"}},
     "llm": {"engine": "embedded"},
