@@ -24,7 +24,7 @@ from tests.pages import ROOT, Reader, blocks_of
 
 logger = logging.getLogger(__name__)
 
-LIMIT_S = 3600.0
+LIMIT_S = 5400.0
 """Most seconds of a page: the first one embeds the corpus and makes the question set."""
 
 
