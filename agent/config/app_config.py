@@ -518,7 +518,8 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_warm_start(self) -> "AppConfig":
         if self.warm_start is not None:
-            self.warm_start.check(self.reward, self.backbones)
+            fits = self.features.similarity is not None
+            self.warm_start.check(self.reward, self.backbones, has_fit=fits)
         return self
 
     @model_validator(mode="after")

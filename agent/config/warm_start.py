@@ -317,12 +317,17 @@ class WarmStartSpec(Schedule):
             )
         return self
 
-    def check(self, rule: RewardRule, backbones: Iterable[str]) -> None:
+    def check(self, rule: RewardRule, backbones: Iterable[str], *, has_fit: bool) -> None:
         """Refuse what does not fit the rest of the configuration.
 
+        Args:
+            rule: The reward.
+            backbones: The declared backbones.
+            has_fit: Whether the features say how well a question fits the sources.
+
         Raises:
-            ValueError: A metric or a backbone is not declared, the router has no backbone, or it needs
-                answers, which do not exist before an arm is drawn.
+            ValueError: A metric or a backbone is not declared, the router has no backbone, it needs a feature
+                that is missing, or answers, which do not exist before an arm is drawn.
         """
         for name, source in self.sources.items():
             where = f"warm_start.sources.{name}"
@@ -343,7 +348,13 @@ class WarmStartSpec(Schedule):
             raise ValueError(
                 f"warm_start.router.backbone {self.router.backbone!r} is not declared: {', '.join(declared)}"
             )
-        if build_router(self.router).stage is Stage.ANSWERED:
+        router = build_router(self.router)
+        if router.reads_fit and not has_fit:
+            raise ValueError(
+                "warm_start.router: `source_fit` reads how well a question fits each source: add "
+                "`features: {similarity: {}}`"
+            )
+        if router.stage is Stage.ANSWERED:
             raise ValueError(
                 f"warm_start.router: {self.router.kind!r} compares answers, which no arm has given before "
                 "one is drawn: take one of stage question or retrieved"

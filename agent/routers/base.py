@@ -159,6 +159,7 @@ class Router(ABC):
         example: Parameters of a small router of this kind, quick to fit, for the reference and for the tests
             of every kind.
         reads_question: Whether its scores depend on the question.
+        reads_fit: Whether it reads how well a question fits the sources: `features.similarity`.
         stage: The stage of the features that it needs.
         libraries: Modules beyond `armwise[serve]` that it needs, torch apart.
         columns: Patterns of the named features that it uses; None: all.
@@ -168,6 +169,7 @@ class Router(ABC):
     kind: ClassVar[str]
     example: ClassVar[Mapping[str, Any]] = {}
     reads_question: ClassVar[bool] = True
+    reads_fit: bool = False
     stage: Stage = Stage.QUESTION
     libraries: tuple[str, ...] = ()
     columns: Sequence[str] | None = None

@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "corpus": {"name": "stdlib", "source": "stdlib"},  # the default, so that `corpora` counts
     "llm": {"engine": "scripted"},
     "answering": {"quote": True},
-    "features": {"words": 0},
+    "features": {"words": 0, "similarity": {}},
     "policy": {"kind": "adaptive"},
     "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "complete": "any"},
     "router": None,

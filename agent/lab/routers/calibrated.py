@@ -66,6 +66,7 @@ class Calibrated(Parametrised[CalibratedParameters]):
         super().__init__(**params)
         self._router = build_router(self.chosen.router)
         self.stage, self.libraries = self._router.stage, self._router.libraries
+        self.reads_fit = self._router.reads_fit
 
     def _fit(self, labels: RoutingDataset) -> None:
         out_of_fold = self._out_of_fold(labels)

@@ -66,6 +66,7 @@ class SourceFit(Router):
     """
 
     kind = "source_fit"
+    reads_fit = True
     stage = Stage.QUESTION
 
     @property

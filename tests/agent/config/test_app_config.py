@@ -354,10 +354,15 @@ def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place:
             {"kind": "ridge", "backbone": "large"},
             "warm_start.router.backbone 'large' is not declared: tiny",
         ),
+        (
+            {"tiny": {}},
+            {"kind": "calibrated", "params": {"router": {"kind": "source_fit"}}},
+            "warm_start.router: `source_fit` reads how well a question fits each source: add `features: ",
+        ),
         ({"tiny": {}}, {"kind": "max_sim"}, None),
     ],
 )
-def test_a_warm_start_whose_router_lacks_its_encoder_is_refused(
+def test_a_warm_start_whose_router_lacks_what_it_reads_is_refused(
     backbones: dict[str, Any], router: dict[str, Any], message: str | None
 ) -> None:
     document = {
