@@ -80,7 +80,7 @@ def example(folder: Path, web: Web) -> dict[str, Any]:
         for page in pages:
             shutil.copy2(ROOT / "examples" / args["corpora"][name]["source"] / page, sources[name])
     address = f"http://127.0.0.1:{web.port}/search"
-    params = {"url": address, "request": {"q": "{question}"}, "timeout_s": 1.0}
+    params = {"url": address, "request": {"q": "{question}"}}
     args["arms"]["web"] = {"kind": "remote", "params": params}
     args["arms"]["words"] = {"kind": "bm25", "corpus": "reference", "action": False}
     args["arms"]["best"]["params"]["arms"].append("web")
