@@ -363,12 +363,13 @@ def test_looks_are_shared_by_the_rewards_of_others_since_the_last_one_of_an_arm(
     seen = context(rng, {})
     assert np.array_equal(kept.probabilities(seen, ARMS), none.probabilities(seen, ARMS)), "none is overdue"
     for number in range(1, 121):
-        arm = "bm25" if number % 9 else ARMS[1 + number % 2]
-        last[arm], reward = number, float(rng.random() < 0.5)
+        arm = "rrf" if number > 114 else "bm25" if number % 9 else ARMS[1 + number % 2]
+        last[arm], reward = number, float(number > 114 or rng.random() < 0.5)
         fact = decision(context(rng, {}), arm)
         for policy in (kept, none):
             policy.learn(fact, reward)
     kept = Adaptive(dims=4, looks=looks).load(kept.save())
+    assert none.probabilities(seen, ARMS)[2] > 0.05, "a rise is noticed"
     for arms in (ARMS, ("rrf", "bm25"), (*ARMS, "new")):
         since = np.array([120.0 - last[arm] for arm in arms])
         share = looks / 1000.0
