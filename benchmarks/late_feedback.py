@@ -2,6 +2,7 @@
 
     python benchmarks/late_feedback.py learning [--decisions 9000] [--seeds 2]
     python benchmarks/late_feedback.py looks [--seeds 200]
+    python benchmarks/late_feedback.py rounds TABLES [--orders 6]
 
 `learning`: two arms earn .30 and .25, one decision in 10 s, clicks after a minute in the mean, and nothing
 changes. Decisions are learned in the order of a training log: each with a value at once, which nobody has; or
@@ -12,16 +13,25 @@ the second half, and the mean reward.
 each look the settled part is evaluated as a replay does (ips, 95 % intervals), for always the first arm and
 always the second. A cell is the share of the intervals that hold the truth, and the mean estimate of the
 first arm. `by value`: half of the failures are never reported, and no rule makes them known: it cannot cover.
+
+`rounds`: three tables of `outcome_tables.py`, 3,000 questions each. Ratings come at once, 1,000 questions
+late or for 500 questions together. The figures are 1,000 times the lead over the best fixed arm, how much of
+it is lost before the first rating comes, when all arms are alike, and the largest share of an arm in 500
+questions.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Annotated, Any
 
+import learners
 import numpy as np
 import typer
+from learners_outcomes import Outcomes, read_outcomes
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.progress import track
@@ -274,6 +284,57 @@ def looks(seeds: Annotated[int, typer.Option(min=1)] = 200) -> None:
             cells.append(f"{np.mean(holds):.1%}, {np.mean(first):.3f}" if first else "nothing is settled")
         table.add_row(name, *cells)
     console.print(table)
+
+
+# -- rounds ------------------------------------------------------------------------------------------
+
+
+TABLES, ROUND = ("mba", "routerbench", "qa"), 500
+
+LATE: dict[str, Callable[[int], int]] = {
+    "at once": lambda turn: turn + 1,
+    "1,000 questions late": lambda turn: turn + 1000,
+    "500 together": lambda turn: (turn // ROUND + 1) * ROUND,
+}
+"""The question before which the rating of another one is learned."""
+
+
+def play_rounds(
+    name: str, known: Callable[[int], int], table: Outcomes, seed: int
+) -> tuple[float, float, float]:
+    """Return the lead of a policy, the part of it that is lost blindly, and the largest share of an arm."""
+    player, world = learners.enter_outcomes(name, table, seed, 3000)
+    waiting, n = deque[tuple[int, Any, int]](), len(world.contexts)
+    uniform, shares = np.random.default_rng([seed, 0]).random(n), np.empty(world.reward.shape)
+    for turn in range(n):
+        while waiting and known(waiting[0][0]) <= turn:
+            past, fact, arm = waiting.popleft()
+            player.learn(past, fact, world.arms[arm], float(world.told[past, arm]))
+        shares[turn], drawn, fact = player.decide(turn, world.arms, float(uniform[turn]))
+        waiting.append((turn, fact, drawn))
+    blind = min(known(0), n)
+    lost = world.reward.mean(axis=1) - world.best
+    parts = [shares[at : at + ROUND].mean(axis=0).max() for at in range(0, n, ROUND)]
+    lead = (shares * world.reward).sum(axis=1) - world.best
+    return float(lead.mean()), float(lost[:blind].sum() / n), float(np.mean(parts))
+
+
+@app.command()
+def rounds(
+    tables: Annotated[Path, typer.Argument()], orders: Annotated[int, typer.Option(min=2)] = 6
+) -> None:
+    """Learn from ratings that come late, or many together."""
+    shown = Table("policy", "ratings", "lead", "lost before the first one", "largest share", box=MARKDOWN)
+    outcomes = [read_outcomes(tables / f"{name}.csv") for name in TABLES]
+    runs = [*product(("template", "linucb"), LATE)]
+    for name, late in track(runs, "rounds", console=Console(stderr=True)):
+        found = [
+            play_rounds(name, LATE[late], table, seed) for table, seed in product(outcomes, range(orders))
+        ]
+        lead, lost, share = zip(*found, strict=True)
+        cells = learners.write_mean(lead), learners.write_mean(lost), f"{np.mean(share):.2f}"
+        shown.add_row(name, late, *cells)
+    console.print(shown)
 
 
 if __name__ == "__main__":

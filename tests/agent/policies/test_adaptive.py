@@ -274,7 +274,7 @@ def test_an_empty_newcomer_is_hardly_drawn() -> None:
         return {"bm25": 0.6, "dense": 0.5, "rrf": 0.4}
 
     played = play(Adaptive(dims=4), 3000, right, scores)
-    assert played.arms.count("new") <= 50, "30 of them are the floor"
+    assert played.arms.count("new") <= 60, "30 of them are the floor, 10 are looks"
     assert played.policy.restarts == (), "that an unknown arm is bad is no change"
 
 
