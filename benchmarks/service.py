@@ -231,7 +231,7 @@ def running(
             )
             uvloop.run(built(port))
         others = {
-            FUSED_HERE: ("rrf-here", ()),
+            FUSED_HERE: ("here", ()),
             FUSED: ("rrf", ()),
             "one process": ("one", SINGLE),
             "one process, rrf": ("one-f", SINGLE),
