@@ -1,156 +1,214 @@
-"""R3AG's router on outcomes of language models: its labels, its ablations, and how often it picks each arm.
+"""R3AG's router, with fine-tuned encoders and with frozen ones, against other ways to choose a retriever.
 
     python benchmarks/r3ag.py DATA
 
-DATA holds `qa/`, as in `routing.py`. The encoder of questions is frozen; small heads are fitted. The label
-of quality is the recall of the supporting passages, as no judge has seen these passages; it is 0 for `none`.
-Each question is scored by a router that was fitted to the other four folds. `less best` is the exact match
-of a row less that of the best single arm, question by question, with the 95 % interval of the mean. The
-best single arm and the best arm of each source are chosen on the questions that are scored.
+DATA holds `qa/`, as in `routing.py`. Each question is scored by a router that was fitted to questions about
+other passages. The best retrievers are chosen on the questions that the routers are fitted to, too. No judge
+has scored these passages, so the label of quality is the recall of the supporting passages, 0 for `none`.
+`gain` is the exact match of a row less that of the best single retriever, question by question, with the
+standard error of the mean. The second table has the questions that compare two things, such as "Who was
+born first?", for which no retrieval is often right.
+
+Fine-tuning takes about five minutes of a core per fold. The picks are kept in a folder, so that you can
+stop it and go on; delete the folder when the router changes.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from routing_data import DataSet, Encoder, qa_outcomes
+from routing_data import ENCODER, DataSet, Encoder, json_lines, qa_outcomes
 
 from armwise.agent.lab.routers import cross_validation, utilities
-from armwise.agent.lab.routers.r3ag import positives
+from armwise.agent.lab.routers.cross_validation import Rows
+from armwise.agent.lab.routers.r3ag import Capability
 from armwise.agent.routers import RouterSpec, build_router
 from armwise.agent.routers.utility import R3AG
 
-Picks = NDArray[np.intp]
+FOLDS = 3
+EPOCHS, BATCH = 3, 32
+"""Of fine-tuning. The paper has 10 epochs in batches of 512, of many more questions."""
 
-FOLDS = 5
-WORST_SHARE = 0.0005
-"""Arms that are picked less often are not listed."""
+RATES = (2e-6, 2e-5, 1e-4)
+"""Learning rates of fine-tuning that are tried; the first is the paper's, for many more steps."""
+
+TRIED = 800
+"""Questions that each rate is tried on, and questions that then choose the best."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A way to fit the router.
+class Way:
+    """A router that is fitted.
 
     Attributes:
         name: As the table calls it.
-        params: Parameters of the router.
-        utility: What differs from the paper's utility.
+        kind: Kind of the router.
+        params: Its parameters.
+        is_tuned: Whether its encoders are fine-tuned.
     """
 
     name: str
+    kind: str = "capability"
     params: Mapping[str, Any] = field(default_factory=dict)
-    utility: Mapping[str, Any] = field(default_factory=dict)
+    is_tuned: bool = False
 
 
-ROWS = (
-    Row("labels as published", {"positives": "published"}),
-    Row("R3AG, reduced"),
-    Row("without attention", {"without": "attention"}),
-    Row("without quality", {"without": "quality"}),
-    Row("without utility", {"without": "utility"}),
-    Row("no prior: tied arms are positives together", utility={"prior": 0.0}),
-    Row("0.02 off the utility per step", utility={"cost_weight": 0.02}),
+PUBLISHED = {"positives": "published"}
+TUNED = Way("R3AG, fine-tuned, our labels", is_tuned=True)
+WAYS = (
+    Way("ridge", "ridge"),
+    Way("nearest neighbours", "knn"),
+    Way("R3AG, frozen, published labels", params=PUBLISHED),
+    Way("R3AG, frozen, our labels"),
+    *(
+        Way(f"the same, without {part}", params={"without": part})
+        for part in ("attention", "quality", "utility")
+    ),
+    TUNED,
 )
 
 
-def pick(data: DataSet, row: Row) -> Picks:
-    """Return the column of the picked arm on each question, by routers fitted to the other folds."""
-    outcomes, utility = data.outcomes, R3AG.model_copy(update=dict(row.utility))
-    picks = np.full(len(outcomes.questions), -1)
-    texts = [question.text for question in outcomes.questions]
-    for fit, scored in cross_validation.folds(texts, FOLDS, 0):
-        training = outcomes.only(fit)
-        labels = utilities.routing_labels(data.asked.rows(fit), training, utility, training.scores["recall"])
-        router = build_router(RouterSpec(kind="capability", params=dict(row.params))).fit(labels)
-        picks[scored] = router.scores(data.asked.rows(scored)).argmax(axis=1)
-    return picks
+class Study:
+    """Fits routers to parts of the questions, and keeps what they pick.
 
+    Args:
+        data: The questions.
+        kept: Folder of what was picked before.
+        n_scored: Number of folds that are scored.
+    """
 
-def describe_labels(data: DataSet) -> Iterator[str]:
-    """Yield what the labels say of no retrieval."""
-    outcomes = data.outcomes
-    em, none = outcomes.scores["em"], outcomes.arms.index("none")
-    right = em[:, none] == 1.0
-    labels = utilities.routing_labels(data.asked, outcomes, R3AG)
-    published = positives(labels.utility, 2)
-    ours = positives(labels.utility, 2, labels.outcome)
-    yield f"all arms have the same outcome on {1 - labels.telling.mean():.1%} of the questions"
-    yield f"none is right on {right.mean():.1%}, and it alone on {(right & (em.sum(axis=1) == 1)).mean():.1%}"
-    yield (
-        f"none is a positive on {published[:, none].mean():.1%} by the published labels, "
-        f"on {ours[:, none].mean():.1%} by ours"
-    )
-    yield (
-        f"positives by the prior alone: {(published & ~ours).sum() / published.sum():.1%} "
-        "of the published ones"
-    )
+    def __init__(self, data: DataSet, kept: Path, n_scored: int = FOLDS) -> None:
+        self.data, self._kept = data, kept
+        passages = [(question.gold_ids or (question.text,))[0] for question in data.outcomes.questions]
+        self.folds = cross_validation.folds(passages, FOLDS)[:n_scored]
+        self.is_scored = np.isin(np.arange(len(passages)), np.concatenate([rows for _, rows in self.folds]))
 
+    def pick(self, way: Way, fit: Rows, scored: Rows, rate: float | None = None) -> Rows:
+        """Return the column of the arm that a router picks on each scored question.
 
-def add_row(table: Table, name: str, picks: Picks, data: DataSet, seconds: float | None = None) -> None:
-    """Add what some picks earn to a table."""
-    outcomes, at = data.outcomes, np.arange(len(picks))
-    em, f1, steps = outcomes.scores["em"], outcomes.scores["f1"], outcomes.costs["steps"]
-    gain = em[at, picks] - em[:, em.mean(axis=0).argmax()]
-    middle, half = gain.mean(), 1.96 * gain.std(ddof=1) / len(gain) ** 0.5
-    shares = np.bincount(picks, minlength=len(outcomes.arms)) / len(picks)
-    listed = [arm for arm in np.argsort(-shares, kind="stable").tolist() if shares[arm] > WORST_SHARE]
-    table.add_row(
-        name,
-        f"{em[at, picks].mean():.4f}",
-        f"{f1[at, picks].mean():.4f}",
-        f"{middle:+.4f} ({middle - half:+.4f} to {middle + half:+.4f})",
-        f"{steps[at, picks].mean():.2f}",
-        f"{shares[outcomes.arms.index('none')]:.1%}",
-        ", ".join(f"{outcomes.arms[arm]} {shares[arm]:.1%}" for arm in listed),
-        "" if seconds is None else f"{seconds:.0f}",
-    )
+        Args:
+            way: The router.
+            fit: Questions to fit it to.
+            scored: Questions to score.
+            rate: Learning rate of fine-tuning, if not the best.
+        """
+        about = (
+            repr((way, rate, EPOCHS, BATCH)).encode()
+            + fit.tobytes()
+            + self.data.outcomes.scores["em"].tobytes()
+        )
+        path = self._kept / f"{hashlib.blake2b(about, digest_size=12).hexdigest()}.npy"
+        if not path.exists():
+            params = dict(way.params)
+            if way.is_tuned:
+                params |= {"encoder": ENCODER.model, "learning_rate": rate or self.rate()}
+            training, asked = self.data.outcomes.only(fit), self.data.asked
+            labels = utilities.routing_labels(asked.rows(fit), training, R3AG, training.scores["recall"])
+            router = build_router(RouterSpec(kind=way.kind, params=params)).fit(labels)
+            self._kept.mkdir(parents=True, exist_ok=True)
+            np.save(path, router.scores(asked.rows(scored)).argmax(axis=1))
+        return np.asarray(np.load(path))
 
+    def parts(self) -> tuple[Rows, Rows]:
+        """Return the questions that a learning rate is tried on, and those that it is chosen by."""
+        drawn = np.random.default_rng(0).permutation(self.folds[0][0])
+        size = min(TRIED, len(drawn) // 2)
+        return drawn[:size], drawn[-size:]
 
-def compare(data: DataSet, console: Console, progress: Progress) -> None:
-    """Fit every row, and print the table."""
-    outcomes = data.outcomes
-    em, n = outcomes.scores["em"], len(outcomes.questions)
-    best, sources = int(em.mean(axis=0).argmax()), np.array([one.dataset for one in outcomes.questions])
-    of_source = np.zeros(n, dtype=np.intp)
-    for source in np.unique(sources):
-        of_source[sources == source] = em[sources == source].mean(axis=0).argmax()
-    table = Table(title=f"{data.name}: {n:,} questions, {len(outcomes.arms)} arms", title_justify="left")
-    for column in ("", "EM", "F1", "less best", "steps", "none", "picked", "fit s"):
-        table.add_column(column, justify="left" if column in ("", "picked") else "right")
-    add_row(table, "no retrieval", np.full(n, outcomes.arms.index("none")), data)
-    add_row(table, f"best single arm, {outcomes.arms[best]}", np.full(n, best), data)
-    add_row(table, "best arm of each source", of_source, data)
-    task = progress.add_task(data.name, total=len(ROWS))
-    for row in ROWS:
-        begun = time.perf_counter()
-        picks = pick(data, row)
-        add_row(table, row.name, picks, data, time.perf_counter() - begun)
-        progress.advance(task)
-    of_tied = 1e-6 * em.mean(axis=0)  # of the best arms of a question, the one that is best on average
-    add_row(table, "oracle", (em + of_tied).argmax(axis=1), data)
-    console.print(table)
-    for line in describe_labels(data):
-        console.print(line, highlight=False)
+    def worths(self) -> dict[float, float]:
+        """Return what each learning rate earns on a validation part."""
+        tried, validated = self.parts()
+        worth = utilities.utilities(self.data.outcomes, R3AG)[validated]
+        at = np.arange(len(validated))
+        return {rate: float(worth[at, self.pick(TUNED, tried, validated, rate)].mean()) for rate in RATES}
+
+    def rate(self) -> float:
+        """Return the learning rate that earns most."""
+        worths = self.worths()
+        return max(worths, key=worths.__getitem__)
+
+    def picks(self, progress: Progress) -> dict[str, Rows]:
+        """Return what each way picks on all questions."""
+        em = self.data.outcomes.scores["em"]
+        n, sources = len(em), np.array([one.dataset for one in self.data.outcomes.questions])
+        best, of_source = np.zeros(n, dtype=np.intp), np.zeros(n, dtype=np.intp)
+        for fit, scored in self.folds:
+            best[scored] = em[fit].mean(axis=0).argmax()
+            for source in np.unique(sources):
+                here = scored[sources[scored] == source]
+                of_source[here] = em[fit[sources[fit] == source]].mean(axis=0).argmax()
+        none = np.full(n, self.data.outcomes.arms.index("none"))
+        found = {
+            "no retrieval": none,
+            "best single retriever": best,
+            "best retriever of each source": of_source,
+        }
+        task = progress.add_task("fit", total=len(WAYS) * len(self.folds))
+        for way in WAYS:
+            found[way.name] = np.zeros(n, dtype=np.intp)
+            for fit, scored in self.folds:
+                found[way.name][scored] = self.pick(way, fit, scored)
+                progress.advance(task)
+        # of the best arms of a question, the one that is best on average
+        return {**found, "oracle": (em + 1e-6 * em.mean(axis=0)).argmax(axis=1)}
+
+    def table(self, title: str, picks: Mapping[str, Rows], among: NDArray[np.bool_]) -> Table:
+        """Return what the picks earn on some of the scored questions."""
+        among = among & self.is_scored
+        scores, arms = self.data.outcomes.scores, self.data.outcomes.arms
+        table = Table(title=f"{title}: {among.sum():,} questions", title_justify="left", box=box.MARKDOWN)
+        for column in ("method", "EM", "F1", "gain", "none", "the best single"):
+            table.add_column(column, justify="left" if column == "method" else "right")
+        at, best = np.flatnonzero(among), picks["best single retriever"][among]
+        for name, every in picks.items():
+            picked = every[among]
+            gain = scores["em"][at, picked] - scores["em"][at, best]
+            error = gain.std(ddof=1) / len(gain) ** 0.5
+            table.add_row(
+                name,
+                f"{scores['em'][at, picked].mean():.4f}",
+                f"{scores['f1'][at, picked].mean():.4f}",
+                f"{gain.mean():+.4f} ± {error:.4f}",
+                f"{(picked == arms.index('none')).mean():.1%}",
+                f"{(picked == best).mean():.1%}",
+            )
+        return table
 
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Holds qa/.")],
     cache: Annotated[Path, typer.Option(help="Keeps vectors.")] = Path("~/.armwise/benchmarks"),
+    kept: Annotated[Path, typer.Option(help="Keeps picks.")] = Path("~/.armwise/benchmarks/r3ag"),
+    scored: Annotated[int, typer.Option(help="Folds to score.", min=1, max=FOLDS)] = FOLDS,
 ) -> None:
-    """Fit the router in every way, and print a table."""
-    console, outcomes = Console(width=190), qa_outcomes(folder / "qa")
+    """Fit the router in every way, and print two tables."""
+    torch.set_float32_matmul_precision("medium")  # bfloat16, which a third less time is spent with
+    Capability.of_models = replace(Capability.of_models, epochs=EPOCHS, batch_size=BATCH)
+    console, outcomes = Console(width=140), qa_outcomes(folder / "qa")
+    kind_by_id = {told["id"]: told["type"] for told in json_lines(folder / "qa/queries.jsonl.gz")}
+    compares = np.array([kind_by_id[one.id].endswith("comparison") for one in outcomes.questions])
     with Progress(console=console) as progress:
         encode = Encoder(cache.expanduser(), progress)
         vectors = encode("questions of qa", [question.text for question in outcomes.questions])
-        compare(DataSet("qa", outcomes, vectors, {}, {}), console, progress)
+        study = Study(DataSet("qa", outcomes, vectors, {}, {}), kept.expanduser(), scored)
+        picks = study.picks(progress)
+    for title, among in {"all": np.ones_like(compares), "comparisons": compares}.items():
+        if among.any():
+            console.print(study.table(title, picks, among))
+    tried = ", ".join(f"{rate:g}: {worth:.4f}" for rate, worth in study.worths().items())
+    console.print(f"mean utility by learning rate on the validation part: {tried}")
+    telling = utilities.routing_labels(study.data.asked, outcomes, R3AG).telling
+    console.print(f"all arms have the same outcome on {1 - telling.mean():.1%} of the questions")
 
 
 if __name__ == "__main__":
