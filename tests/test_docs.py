@@ -67,7 +67,7 @@ def test_the_example_of_r3ag_trains_it_as_published_on_quality_and_utility() -> 
     assert warm_start.router is not None
     assert warm_start.router.utility == R3AG
     (shown,) = (block for block in blocks_of("docs/papers/r3ag.md") if block.language == "yaml")
-    assert RouterPlan.model_validate(yaml.safe_load(shown.text)["router"]) == warm_start.router
+    assert RouterPlan.model_validate(yaml.safe_load(shown.text)["warm_start"]["router"]) == warm_start.router
     assert build_router(warm_start.router).params["positives"] == "published"
 
 

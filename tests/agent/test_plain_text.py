@@ -128,7 +128,13 @@ def test_the_status_of_a_service_controls_no_terminal(
     policy["newest"] = {"version": 1}
     arm = {"name": PLANTED, "kind": PLANTED, "params": {"text": PLANTED}, "enabled": True}
     ready = {"status": "ready", "version": 1, "building": PLANTED}
-    replies = {"/v1/policy": policy, "/v1/arms": {"arms": [arm]}, "/ready": ready}
+    run = {"id": 1, "trigger": PLANTED, "status": PLANTED, "started_at": 0.0, "finished_at": None}
+    replies = {
+        "/v1/policy": policy,
+        "/v1/arms": {"arms": [arm]},
+        "/ready": ready,
+        "/v1/warm-starts?limit=1": {"warm_starts": [run], "next": {"at": 0.0, "trigger": PLANTED}},
+    }
     monkeypatch.setattr(service, "request", lambda _method, _url, path, _key, **_: replies[path])
     service.status()
     shown = without_colours(terminal.getvalue())

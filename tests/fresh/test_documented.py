@@ -36,6 +36,7 @@ TRIED: dict[Requirements, Callable[..., Any]] = {
     ("armwise[mcp]",): installs.test_a_service_with_mcp_answers_its_clients,
     ("armwise[serve,litellm]",): installs.test_a_model_of_litellm_answers,
     ("armwise[documents]",): installs.test_documents_of_an_office_are_served,
+    ("armwise[ner]",): installs.test_spacy_finds_the_entities_of_a_graph,
 }
 """The test of each documented installation."""
 

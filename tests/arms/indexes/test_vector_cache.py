@@ -13,8 +13,7 @@ from armwise.arms.corpus import Corpus, ingest
 from armwise.arms.indexes import Vectors, prepare_vectors, vectors
 from armwise.arms.indexes.vectors import CACHE, CachedEmbedder
 from armwise.arms.models import Backbone
-from armwise.arms.profile import ProfileSpec
-from armwise.arms.retrievers import ArmSpec, Resources, prepare_profiles, profiles
+from armwise.arms.retrievers import profiles
 
 MODEL = "model-1"
 
@@ -143,15 +142,3 @@ def test_a_second_service_embeds_only_the_documents_that_the_first_lacks(
         for name in ("one", "two")
     )
     assert np.array_equal(one[::-1], two[:150])
-
-
-def test_the_profile_of_a_source_takes_the_vectors_that_its_search_has(
-    tmp_path: Path, models: list[Counting]
-) -> None:
-    backbone, indexes = Backbone(model=str(tmp_path)), tmp_path / "indexes"
-    documents = corpus(tmp_path, "notes", [*(f"text {n}" for n in range(80)), "long " * 100])
-    prepare_vectors(documents, indexes, backbone)
-    near = ArmSpec(kind="dense", params={"backbone": "small"})
-    have = Resources(documents, indexes, {"small": backbone}, {"near": near})
-    prepare_profiles(["near"], ProfileSpec(backbone="small", passages=100), have)
-    assert [text[:4] for text in models[-1].texts] == ["long"], "a profile has only the beginning of it"

@@ -13,7 +13,7 @@ from armwise.agent.config import parse
 from armwise.agent.lab.routers import open_selector
 from armwise.agent.lab.routers.contrastive import Contrastive
 from armwise.arms.base import Query
-from armwise.arms.corpus import Chunking, Corpus
+from armwise.arms.corpus import Corpus
 from armwise.arms.lab.portfolio.pool import expand, load_pool
 from armwise.arms.llm import Chunk, Prompt
 from armwise.arms.models import Backbone, build_embedder
@@ -34,12 +34,14 @@ BLOCKS = {
 }
 """The blocks of YAML, by their titles."""
 
+CONFIG = BLOCKS["portfolio.yaml"]["applications"][0]["args"]
+
 
 @pytest.fixture
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The configuration of the page, with a small corpus and an encoder that loads no model."""
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
-    text = yaml.safe_dump(BLOCKS["config.yaml"]).replace("backbone: minilm", "backbone: tiny")
+    text = yaml.safe_dump(CONFIG).replace("backbone: minilm", "backbone: tiny")
     document: dict[str, Any] = yaml.safe_load(
         text.replace("ranker: ranker", f"ranker: {tmp_path / 'ranker'}")
     )
@@ -52,7 +54,6 @@ def test_the_configuration_answers_a_question(document: dict[str, Any], tmp_path
     params = document["arms"]["portfolio"]["params"]
     kept(tmp_path / "ranker", "contrastive", params["arms"], **BLOCKS["contrastive.yaml"]["params"])
     config = parse(document).resolve_places()
-    assert config.corpus.chunking == Chunking(words=290, overlap=28)
     assert set(config.actions) == {"words", "portfolio"}
     prepare(config, lambda *_: None)
 
@@ -78,7 +79,7 @@ def test_the_configuration_answers_a_question(document: dict[str, Any], tmp_path
 
 
 def test_the_members_are_arms_of_the_pool() -> None:
-    arms, pool = BLOCKS["config.yaml"]["arms"], expand(load_pool(ROOT / "examples/pool.yaml").pool)
+    arms, pool = CONFIG["arms"], expand(load_pool(ROOT / "examples/pool.yaml").pool)
     members = arms["portfolio"]["params"]["arms"]
     for name in members:
         spec = pool[name]
