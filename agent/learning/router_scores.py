@@ -56,23 +56,39 @@ class StoredTrained:
         trained = saved.read_trained(folder)
         return cls(trained, out_of_fold.read_out_of_fold(folder, trained.about))
 
-    def scores(self, texts: Sequence[str], encoder: Embedder | None) -> dataset.Floats:
+    def scores(
+        self,
+        texts: Sequence[str],
+        encoder: Embedder | None,
+        fits: Sequence[Mapping[str, float]] | None = None,
+    ) -> dataset.Floats:
         """Return the scores of questions, shape (n_questions, n_arms), out-of-fold for training ones.
 
         Args:
             texts: The questions.
             encoder: Encoder of the router's backbone; needed for questions outside its training set.
+            fits: How well each question fits the sources of each arm, for a router that reads this.
 
         Returns:
-            NaN for a training question that was never held out, or if the router reads passages.
+            NaN for a training question that was never held out, if the router reads passages, or if it reads
+            how well a question fits and that is unknown.
         """
         about, router = self.trained.about, self.trained.router
         fitted, scores = self.unseen.look_up(texts, len(about.arms))
         if router.stage is Stage.QUESTION and encoder is not None and not fitted.all():
             new = ~fitted
+            if router.reads_fit:
+                new &= np.array([bool(fit) for fit in fits or [{}] * len(texts)])
             some = tuple(text for text, is_new in zip(texts, new, strict=True) if is_new)
+            if not some:
+                return scores
             table, vectors = features.build_question_table(some), encoder.encode_queries(some)
-            scores[new] = router.scores(Features(about.arms, some, features.QUESTION, table, vectors))
+            fit = None
+            if router.reads_fit and fits is not None:
+                fit = features.build_fit([fits[n] for n in np.flatnonzero(new).tolist()], about.arms)
+            scores[new] = router.scores(
+                Features(about.arms, some, features.QUESTION, table, vectors, fit=fit)
+            )
         return scores
 
 
@@ -135,7 +151,11 @@ def score_unscored(
         encoder = build_embedder(backbones[about.backbone])
     for first in range(0, len(decisions), BATCH):
         some = decisions[first : first + BATCH]
-        scores = stored.scores([question for _, question in some], encoder)
+        fits = None
+        if stored.trained.router.reads_fit:
+            logged = router_contexts.read_decisions(store, [name for name, _ in some])
+            fits = [decision.context.similarities for decision in logged]
+        scores = stored.scores([question for _, question in some], encoder, fits)
         scores_by_decision = {
             name: None if np.isnan(row).any() else dict(zip(about.arms, row.tolist(), strict=True))
             for (name, _), row in zip(some, scores, strict=True)

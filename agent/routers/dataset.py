@@ -89,8 +89,8 @@ class Features:
         embedding: Unit vectors of the questions, shape (n_questions, dim); dim is 0 without embeddings.
         retrieved: Features of the arms, once all have searched.
         answered: Features of the arms, once all have answered; it requires `retrieved`.
-        fit: How well each question fits the sources of each arm (`armwise.arms.profile`), 0 where that is
-            unknown, shape (n_questions, n_arms); None without `features.similarity`.
+        fit: How well each question fits the sources of each arm (`features.build_fit`), shape
+            (n_questions, n_arms); None without `features.similarity`.
 
     Raises:
         RouterError: Shapes or names do not fit, `answered` is given without `retrieved`, or a feature of a

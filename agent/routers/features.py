@@ -86,12 +86,17 @@ def build_question_table(texts: Sequence[str]) -> Floats:
 
 
 def build_fit(fits: Sequence[Mapping[str, float]], arms: Sequence[str]) -> Floats:
-    """Return how well each question fits the sources of each arm, 0 if unknown, shape (n_questions, n_arms).
+    """Return how well each question fits the sources of each arm, shape (n_questions, n_arms).
 
-    >>> build_fit([{"docs": 0.75}], ["docs", "none"]).tolist()
-    [[0.75, 0.0]]
+    An arm that searches nothing has 0. The others sum to 1, so that arms that are not scored do not count.
+
+    >>> build_fit([{"docs": 0.5, "wiki": 0.125, "far": 0.375}, {}], ["docs", "wiki", "none"]).tolist()
+    [[0.8, 0.2, 0.0], [0.0, 0.0, 0.0]]
     """
-    return np.array([[fit.get(arm, 0.0) for arm in arms] for fit in fits]).reshape(len(fits), len(arms))
+    rows: Floats = np.array([[fit.get(arm, 0.0) for arm in arms] for fit in fits], dtype=float)
+    rows = rows.reshape(len(fits), len(arms))
+    total = rows.sum(axis=1, keepdims=True)
+    return rows / np.where(total > 0.0, total, 1.0)
 
 
 def build_retrieved_table(

@@ -203,7 +203,7 @@ def _prepare(
         counted = iter([passages])
 
     def count(unfinished: Path) -> None:
-        terms, shares = count_terms(counted, spec.words)
+        terms, shares = count_terms(_report(counted, source, progress), spec.words)
         np.save(unfinished / TERMS, terms)
         np.save(unfinished / SHARES, shares)
 
@@ -220,8 +220,21 @@ def _prepare(
         np.save(unfinished / VECTORS, np.stack([vectors[passage.id] for passage in passages]))
 
     build_once.build(of_words, source.words, count)
-    if of_vectors is not None and source.vectors is not None:
+    if of_vectors is not None and source.vectors is not None and (passages or is_embedded):
         build_once.build(of_vectors, source.vectors, embed)
+
+
+def _report(
+    parts: Iterable[Sequence[Passage]], source: ProfiledSource, progress: Progress | None
+) -> Iterator[Sequence[Passage]]:
+    """Yield the parts, and report how many passages were counted."""
+    total = 0 if source.corpus is None else min(len(source.corpus), COUNTED)
+    done = 0
+    for passages in parts:
+        yield passages
+        done += len(passages)
+        if progress is not None and done:
+            progress(f"words of {source.name}", done, max(total, done))
 
 
 def _read_indexed(

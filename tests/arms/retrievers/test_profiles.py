@@ -298,16 +298,16 @@ def test_a_profile_is_made_again_where_its_source_changes(have: Resources, tmp_p
 
     prepare_profiles(["docs"], SPEC, have, progress)
     prepare_profiles(["docs"], SPEC, have, progress)
-    assert steps == ["profile of docs: 3 of 3"]
+    assert steps == ["words of docs: 5 of 5", "profile of docs: 3 of 3"]
     prepare_profiles(["docs"], SPEC.model_copy(update={"passages": 4}), have, progress)
     prepare_profiles(["docs"], SPEC.model_copy(update={"backbone": "other"}), have, progress)
-    assert steps[1:] == ["profile of docs: 4 of 4", "profile of docs: 3 of 3"]
+    assert steps[2:] == ["profile of docs: 4 of 4", "profile of docs: 3 of 3"]
     (tmp_path / "later").mkdir()
     changed = ingest_all([write(tmp_path / "later", "docs", ["Lima"]), write(tmp_path, "tickets", ["Oslo"])])
     later = Resources(changed, have.indexes, TINY, SPECS)
     assert read_profiles(["docs"], SPEC, later) == {"docs": ()}
     prepare_profiles(["docs"], SPEC, later, progress)
-    assert steps[3:] == ["profile of docs: 1 of 1"]
+    assert steps[4:] == ["words of docs: 1 of 1", "profile of docs: 1 of 1"]
     ((lima,),) = read_profiles(["docs"], SPEC, later).values()
     assert lima.share(np.array(hash_terms("Lima Oslo"), dtype=np.uint32)).astype(bool).tolist()[:2] == [
         True,

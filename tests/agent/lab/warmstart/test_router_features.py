@@ -139,8 +139,9 @@ def test_labels_and_routers_see_the_profile_of_each_source(config: AppConfig, tm
     assert seen.fit is not None
     for text, row in zip(seen.texts, seen.fit, strict=True):
         vector = HashingEmbedder(DIM).encode_queries([text])[0]
-        fit = similarities(profiles, text, vector)
-        assert row.tolist() == pytest.approx([fit.get(arm, 0.0) for arm in seen.arms])
+        fit = similarities({arm: profiles[arm] for arm in seen.arms if arm in profiles}, text, vector)
+        total = sum(fit.values())
+        assert row.tolist() == pytest.approx([fit.get(arm, 0.0) / total for arm in seen.arms])
     other = parse({**config.model_dump(mode="json"), "features": {}})
     assert sample_profiles(other, silent) == {}
     assert observe_features(outcomes, other, "tiny", Stage.QUESTION, silent).features.fit is None
