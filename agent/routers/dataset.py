@@ -123,6 +123,8 @@ class Features:
                 raise RouterError(f"{what} {name} of {self.texts[row]!r} is {values[row, column]}")
         if self.answered is not None and self.retrieved is None:
             raise RouterError("features have an answered table but no retrieved one: give both")
+        if self.fit is not None and self.fit.shape != (n, len(self.arms)):
+            raise RouterError(f"{n} questions and {len(self.arms)} arms have a fit of shape {self.fit.shape}")
         for table in (self.retrieved, self.answered):
             if table is not None and table.values.shape[:2] != (n, len(self.arms)):
                 raise RouterError(

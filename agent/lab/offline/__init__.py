@@ -9,7 +9,13 @@ from .evaluate import EvaluationSettings, evaluate_model
 from .label import MEASURES, Labelling, label_questions
 from .labelled_data import join_outcomes, read_labelled, read_place, read_questions, select_arms, write_scores
 from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
-from .router_features import ObservedFeatures, observe_features, relevance_of_others, sample_profiles
+from .router_features import (
+    ObservedFeatures,
+    measure_fit,
+    observe_features,
+    relevance_of_others,
+    sample_profiles,
+)
 from .router_training import Training, router_spec, train_router
 from .score import CONTAINS, JUDGE, Scoring, open_corpus, score_arms
 from .synthesize import Synthesis, make_questions
@@ -41,6 +47,7 @@ __all__ = [
     "join_outcomes",
     "label_questions",
     "make_questions",
+    "measure_fit",
     "observe_features",
     "on_par",
     "open_corpus",

@@ -121,7 +121,7 @@ def observe_features(
     features = Features(
         outcomes.arms, texts, router_features.QUESTION, router_features.build_question_table(texts), embedding
     )
-    features = replace(features, fit=_fit(features, config, backbone, on_progress))
+    features = replace(features, fit=measure_fit(features, config, backbone, on_progress))
     if stage is Stage.QUESTION:
         return ObservedFeatures(features)
     passages = Retrieved.look_up(outcomes, config, on_progress)
@@ -149,14 +149,27 @@ def observe_features(
     return replace(observed, features=observed.with_relevance(predicted))
 
 
-def _fit(
+def measure_fit(
     features: Features, config: AppConfig, backbone: str, on_progress: Progress
 ) -> dataset.Floats | None:
-    """Return how well each question fits the sources of each arm, shape (n_questions, n_arms)."""
+    """Return how well each question fits the sources of each arm, shape (n_questions, n_arms).
+
+    An arm outside the configuration counts as an average one.
+
+    Args:
+        features: The questions, with their embeddings, and the arms.
+        config: Configuration with defaults resolved; None is returned without `features.similarity`.
+        backbone: Name of the sentence encoder of the embeddings.
+        on_progress: Called with the progress.
+
+    Raises:
+        CorpusError: A corpus cannot be read.
+        ModelNotFoundError: The model of the backbone cannot be found.
+    """
     profiles, spec = sample_profiles(config, on_progress), config.features.similarity
     if spec is None:
         return None
-    known = {arm: profiles[arm] for arm in features.arms if arm in profiles}
+    known = {arm: profiles.get(arm, ()) for arm in features.arms if arm in profiles or arm not in config.arms}
     vectors: Sequence[NDArray[np.float32] | None] = [None] * len(features)
     if spec.backbone == backbone:
         vectors = [*features.embedding]

@@ -48,6 +48,7 @@ from rich.table import Table
 from armwise.agent.config import AppConfig
 from armwise.agent.config.warm_start import QUESTION_LINE
 from armwise.agent.lab.offline import (
+    measure_fit,
     observe_features,
     read_place,
     read_questions,
@@ -387,10 +388,10 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
         )
     if trained.router.stage is Stage.QUESTION:
         observed = observe_features(outcomes, config, about.backbone, Stage.QUESTION, on_progress).features
-        features, which = (
-            replace(observed, arms=tuple(arms)),
-            np.ones((len(texts), len(arms)), dtype=np.bool_),
-        )
+        features = replace(observed, arms=tuple(arms), fit=None)  # arms without outcomes have scores, too
+        if trained.router.reads_fit:
+            features = replace(features, fit=measure_fit(features, config, about.backbone, on_progress))
+        which = np.ones((len(texts), len(arms)), dtype=np.bool_)
     else:
         features = _features_with_passages(outcomes, config, trained, arms, on_progress)
         which, outcomes = _answering(outcomes, arms), charge_searches(outcomes, arms)

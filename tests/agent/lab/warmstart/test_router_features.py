@@ -217,6 +217,29 @@ def test_only_live_arms_that_the_router_knows_have_scores(config: AppConfig, tmp
     assert list(advice.scores[5].values()) == said[0, [2, 1]].tolist()
 
 
+def test_a_router_that_reads_the_fit_of_sources_scores_the_live_arms_by_theirs(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    new = file_of(tmp_path, rows(6, seed=2), "new")
+    config = parse({**config.model_dump(mode="json"), "features": {"similarity": {}}})
+    config = trained(config, {"kind": "source_fit"}, file_of(tmp_path, rows(24, seed=1)), folds=3)
+    live = {arm: CONFIG["arms"][arm] for arm in reversed(ARMS)}
+    advice, _, _ = asked(parse({**config.model_dump(mode="json"), "arms": live}), new)
+    for scores in advice.scores:
+        assert [*scores] == [*live]
+        assert scores == pytest.approx({"none": 0.0, "bm25": 0.5, "dense": 0.5}), "both search one source"
+
+
+def test_an_arm_outside_the_configuration_fits_as_well_as_others(config: AppConfig, tmp_path: Path) -> None:
+    config = parse({**config.model_dump(mode="json"), "features": {"similarity": {}}})
+    others = [replace(row, arm="gone") if row.arm == "dense" else row for row in rows(6, seed=1)]
+    outcomes = read_labelled([file_of(tmp_path, others)])
+    seen = observe_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
+    assert seen.fit is not None
+    at = [seen.arms.index(arm) for arm in ("none", "bm25", "gone")]
+    np.testing.assert_allclose(seen.fit[:, at], [[0.0, 0.5, 0.5]] * 6)
+
+
 # -- what is kept of training ------------------------------------------------------------------------
 
 
