@@ -315,6 +315,13 @@ def test_a_profile_is_made_again_where_its_source_changes(have: Resources, tmp_p
     ]
 
 
+def test_without_passages_nothing_is_embedded(have: Resources) -> None:
+    nothing = Resources(ingest_all([]), have.indexes, TINY, {"docs": ArmSpec(kind="bm25")})
+    prepare_profiles(["docs"], SPEC, nothing)
+    ((one,),) = read_profiles(["docs"], SPEC, nothing).values()
+    assert (len(one.terms), one.vectors) == (0, None)
+
+
 @pytest.mark.parametrize("file", ["profile-*/vectors.npy", "words-*/terms.npy", "words-*/shares.npy"])
 def test_a_damaged_profile_is_made_again(have: Resources, file: str) -> None:
     prepare_profiles(["docs"], SPEC, have)
