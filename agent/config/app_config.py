@@ -466,7 +466,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_router(self) -> "AppConfig":
         if self.router is not None:
-            self.router.check(self.backbones, self.actions)
+            self.router.check(self.backbones, self.actions, has_fit=self.features.similarity is not None)
         return self
 
     @model_validator(mode="after")

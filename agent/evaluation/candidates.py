@@ -235,6 +235,14 @@ class Recorded(StaticCandidate):
         return np.array(decision.shadow)
 
 
+_Asked = tuple[str, tuple[tuple[str, float], ...]]
+"""A question, and how well it fits the sources of each arm."""
+
+
+def _read_question(decision: Decision) -> _Asked:
+    return decision.context.question, tuple(decision.context.similarities.items())
+
+
 class RouterCandidate(StaticCandidate):
     """The arm with the best score of a router that reads the question; ties are split evenly.
 
@@ -249,7 +257,7 @@ class RouterCandidate(StaticCandidate):
         try:
             stored = StoredTrained.read(folder)
             trained = stored.trained
-            trained.check(config.backbones, arms)
+            trained.check(config.backbones, arms, has_fit=config.features.similarity is not None)
             self._embedder = build_embedder(config.backbones[trained.about.backbone])
         except (RouterError, ModelNotFoundError) as error:
             raise CandidateError(f"candidate {name!r}: {error}") from None
@@ -263,7 +271,7 @@ class RouterCandidate(StaticCandidate):
         super().__init__(name, about, frozenset(arms) & frozenset(trained.about.arms))
         self._stored, self._known, self._explores = stored, trained.about.arms, config.explores
         self._block: Sequence[Example] = ()
-        self._scores: dict[str, Floats] = {}
+        self._scores: dict[_Asked, Floats] = {}
 
     @override
     def replay(
@@ -275,10 +283,13 @@ class RouterCandidate(StaticCandidate):
     @override
     def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:
         if not self._scores:  # in one batch, if any of it is decided
-            texts = tuple(dict.fromkeys(example.decision.context.question for example in self._block))
-            self._scores = dict(zip(texts, self._stored.scores(texts, self._embedder), strict=True))
-        scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
+            asked = dict.fromkeys(_read_question(example.decision) for example in self._block)
+            texts, fits = [text for text, _ in asked], [dict(fit) for _, fit in asked]
+            self._scores = dict(zip(asked, self._stored.scores(texts, self._embedder, fits), strict=True))
+        scores = self._scores[_read_question(decision)][[self._known.index(arm) for arm in arms]]
         if np.isnan(scores).any():
+            if self._stored.trained.router.reads_fit and not decision.context.similarities:
+                raise LeftOutError("the log does not say how well the question fits each source")
             raise LeftOutError("the router was trained on the question")
         return sampling.mix_floor(sampling.greedy(scores), _choose_floor(decision, self._explores, len(arms)))
 

@@ -108,7 +108,10 @@ class Recipe:
             arms = live_arms(store, config).arms if self.arms is None else self.arms
             config = config.with_arms(arms)
             if self.router is not None:
-                open_router(store, self.router).trained.check(config.backbones, config.actions)
+                has_fit = config.features.similarity is not None
+                open_router(store, self.router).trained.check(
+                    config.backbones, config.actions, has_fit=has_fit
+                )
         except (ConfigError, RouterError) as error:
             raise PolicyError(
                 f"its {'arms' if isinstance(error, ConfigError) else 'router'}: {error}"

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,7 +252,7 @@ def compute_features(
     vectors: Mapping[str, Vectors] | None = None,
     answers: Sequence[str] | None = None,
     relevance: RelevanceModel | None = None,
-    fit: Mapping[str, float] = MappingProxyType({}),
+    fit: Mapping[str, float] | None = None,
 ) -> Features:
     """Return the features of one question.
 
@@ -265,12 +264,11 @@ def compute_features(
         vectors: Unit vectors of passages by id, shape (dim,); passages without a vector are left out.
         answers: The answer from each arm, once they have answered.
         relevance: Predicts the relevance of passages, for a router with columns of it.
-        fit: How well it fits the sources of each arm, as far as that is known.
+        fit: How well it fits the sources of each arm, as far as that is known; None: nobody asked.
     """
     embeddings, texts = embedding[None], (text,)
-    features = Features(
-        tuple(arms), texts, QUESTION, build_question_table(texts), embeddings, fit=build_fit([fit], arms)
-    )
+    table, fits = build_question_table(texts), None if fit is None else build_fit([fit], arms)
+    features = Features(tuple(arms), texts, QUESTION, table, embeddings, fit=fits)
     if found is None or vectors is None:
         return features
     rankings = [[[passage for passage in passages if passage.id in vectors] for passages in found]]

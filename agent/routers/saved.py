@@ -47,18 +47,19 @@ class RouterConfig(BaseModel):
 
     path: LocalPath = Field(description="Folder that `armwise lab train` wrote.")
 
-    def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
+    def check(self, backbones: Mapping[str, Backbone], arms: Collection[str], *, has_fit: bool) -> None:
         """Check that the router can be read, and fits the rest of the configuration.
 
         Args:
             backbones: Declared backbones, by name.
             arms: The live arms.
+            has_fit: Whether `features.similarity` is set.
 
         Raises:
             RouterError: The router cannot be read, or does not fit.
         """
         try:
-            read_trained(self.path).check(backbones, arms)
+            read_trained(self.path).check(backbones, arms, has_fit=has_fit)
         except RouterError as error:
             raise RouterError(f"router: {error}") from None
 
@@ -117,18 +118,28 @@ class Trained:
     about: RouterFacts
     relevance: RelevanceModel | None = None
 
-    def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
+    def check(self, backbones: Mapping[str, Backbone], arms: Collection[str], *, has_fit: bool) -> None:
         """Check that the router can score these arms, with the same features as in its training.
 
+        Args:
+            backbones: Declared backbones, by name.
+            arms: The live arms.
+            has_fit: Whether `features.similarity` is set.
+
         Raises:
-            RouterError: It compares answers, its backbone is missing or differs, or it knows none of the
-                arms.
+            RouterError: It compares answers, it reads how well a question fits and that is unknown, its
+                backbone is missing or differs, or it knows none of the arms.
         """
         about = self.about
         if self.router.stage is Stage.ANSWERED:
             raise RouterError(
                 f"router {about.kind!r} compares answers, which no arm has given before one is drawn: "
                 "train one of stage question or retrieved, or name this one in an arm of kind ensemble"
+            )
+        if self.router.reads_fit and not has_fit:
+            raise RouterError(
+                f"router {about.kind!r} reads how well a question fits each source: add "
+                "`features: {similarity: {}}`"
             )
         if about.backbone not in backbones:
             hint = did_you_mean(about.backbone, backbones)

@@ -140,14 +140,13 @@ class Scorers:
     def __init__(self, store: Store, config: AppConfig, vectors: LoadVectors, embed: Embed) -> None:
         self._store, self._vectors, self._embed = store, vectors, embed
         self._limit_s = config.limits.arm_timeout_s
-        self._has_fit = config.features.similarity is not None
         self._warm = WeakSet[RouterScorer]()
         self._cold = WeakSet[RouterScorer]()  # routers whose failure was logged
         self._kept: dict[str, RouterScorer] = {}  # by digest, the most recently used last
         self.configured: RouterScorer | None = None
         if config.router is not None:
             trained = read_trained(config.router.path)
-            self.configured = self._make(trained)
+            self.configured = RouterScorer(trained, vectors, self._limit_s)
 
     def find(self, digest: str | None) -> RouterScorer | None:
         """Return the router with a digest; None: the configured one. Raises RouterError."""
@@ -156,18 +155,11 @@ class Scorers:
         scorer = self._kept.pop(digest, None)
         if scorer is None:
             trained = open_router(self._store, digest).trained
-            scorer = self._make(trained)
+            scorer = RouterScorer(trained, self._vectors, self._limit_s)
         self._kept[digest] = scorer
         for older in list(self._kept)[:-KEPT]:
             del self._kept[older]
         return scorer
-
-    def _make(self, trained: Trained) -> RouterScorer:
-        if trained.router.reads_fit and not self._has_fit:
-            raise RouterError(
-                f"router {trained.about.kind!r} reads how well a question fits: set `features.similarity`"
-            )
-        return RouterScorer(trained, self._vectors, self._limit_s)
 
     async def warm_up(self) -> None:
         """Score a question with the configured router. Raises ArmError."""

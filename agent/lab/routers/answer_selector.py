@@ -161,6 +161,8 @@ def _check_backbone(trained: Trained, spec: SelectorSpec | RankerSpec) -> None:
     """Check that questions are embedded as in training. Raises RouterError."""
     if trained.about.backbone != spec.backbone:
         raise RouterError(f"it was trained on backbone {trained.about.backbone!r}, not on {spec.backbone!r}")
+    if trained.router.reads_fit:
+        raise RouterError("it reads how well a question fits each source, which an arm does not know")
     trained.check_encoder(spec.encoder)
 
 

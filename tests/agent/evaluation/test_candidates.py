@@ -20,7 +20,17 @@ from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
 from armwise.agent.routers import out_of_fold, saved
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, tabulate
-from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
+from armwise.feedback.events import (
+    LABELS,
+    SIMILARITY,
+    Context,
+    Cost,
+    Decision,
+    Example,
+    Execution,
+    Feedback,
+    Status,
+)
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import RewardRule
@@ -383,6 +393,25 @@ def test_a_router_does_not_judge_its_training_questions(config: AppConfig, tmp_p
     assert target.kept.tolist() == [True, False, True]
     assert target.left_out == {"the router was trained on the question": 1}
     assert target.p[0].argmax() == 0, "what others said of it"
+
+
+def test_a_router_is_told_how_well_the_question_of_each_decision_fitted(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "router"
+    routed(config, folder, {}, kind="source_fit")
+    with pytest.raises(CandidateError, match=r"add `features: \{similarity: \{\}\}`"):
+        asked(config, [example(1)], f"router:{folder}")
+    config = parse({**config.model_dump(mode="json"), "features": {"similarity": {}}})
+    log = [example(n, question="the same") for n in (1, 2, 3)]
+    for number, best in enumerate(("dense", "bm25")):
+        context = log[number].decision.context
+        fits = {arm: {SIMILARITY: 0.7 if arm == best else 0.1} for arm in ("bm25", "dense")}
+        context = replace(context, arms=fits)
+        log[number] = replace(log[number], decision=replace(log[number].decision, context=context))
+    target = asked(config, log, f"router:{folder}")
+    assert [ARMS[row] for row in target.p.argmax(axis=1)[:2]] == ["dense", "bm25"]
+    assert target.left_out == {"the log does not say how well the question fits each source": 1}
 
 
 def test_a_router_that_looks_at_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:

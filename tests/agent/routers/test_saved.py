@@ -188,6 +188,13 @@ def test_a_router_that_does_not_fit_is_refused_when_the_configuration_is_read(
     assert told in complaint(configured(kept(tmp_path), **changes))
 
 
+def test_a_router_that_reads_how_well_a_question_fits_needs_that_feature(tmp_path: Path) -> None:
+    document = configured(kept(tmp_path, "calibrated", router={"kind": "source_fit"}))
+    assert "router: router 'calibrated' reads how well a question fits" in (told := complaint(document))
+    assert "add `features: {similarity: {}}`" in told
+    assert parse({**document, "features": {"similarity": {}}}).router is not None
+
+
 def test_a_configuration_refuses_a_missing_or_damaged_router(tmp_path: Path) -> None:
     assert f"router: {tmp_path / 'none'} holds no trained router" in complaint(configured(tmp_path / "none"))
     kept(tmp_path)
@@ -203,7 +210,7 @@ def test_a_router_that_compares_answers_does_not_choose_arms() -> None:
     ).fit(labels)
     about = trained(build_router(RouterSpec(kind="max_sim"))).about
     with pytest.raises(RouterError, match="compares answers, which no arm has given before one is drawn"):
-        Trained(router, about).check(parse(CONFIG).backbones, ["bm25"])
+        Trained(router, about).check(parse(CONFIG).backbones, ["bm25"], has_fit=True)
 
 
 def test_a_configuration_can_be_read_without_its_router(tmp_path: Path) -> None:

@@ -13,22 +13,22 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.agent.learning import Recipe, publish_candidate
-from armwise.agent.learning.router_scores import keep_router, open_router, score_unscored
+from armwise.agent.learning.restore import restore_policy
+from armwise.agent.learning.router_scores import keep_router, open_router
 from armwise.agent.policies import PolicySpec
-from armwise.agent.routers import RouterError, RouterSpec, build_router, out_of_fold, saved
-from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.routers import RouterSpec, build_router, out_of_fold, saved
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.feedback.events import ROUTER, SIMILARITY, Decision
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, promotions
-from armwise.feedback.training_log import router_contexts
+from armwise.feedback.training_log import Joiner, router_contexts, take_epoch
 from tests.agent.asking import QUESTION, look_up, refused
-from tests.agent.fakes import CONFIG, DIM, FakeArms, FakeEmbedders, FakeGate, Service
-from tests.agent.learning.test_learner import facts
+from tests.agent.fakes import CONFIG, DIM, FakeGate, Service
+from tests.agent.learning.test_learner import RULE, facts
 from tests.agent.learning.test_promotions import deciding, learned, say
-from tests.agent.learning.test_rebuild import configured
+from tests.agent.learning.test_rebuild import lose
 from tests.agent.serving.test_arm_replacement import ARMS, NEW, refreshed_until_served
 from tests.agent.trained_routers import TEXTS, trained
 
@@ -38,9 +38,9 @@ SCORED = ("none", "fused", "bm25")
 POLICY = PolicySpec(kind="linucb", params={"prior_feature": "router"})
 
 
-def stored(store: Store, folder: Path, kind: str = "ridge") -> str:
+def stored(store: Store, folder: Path, kind: str = "ridge", **params: Any) -> str:
     """Train a router on questions, and keep it in the log."""
-    found = trained(build_router(RouterSpec(kind=kind)), SCORED)
+    found = trained(build_router(RouterSpec(kind=kind, params=params)), SCORED)
     saved.write_trained(folder, found)
     out_of_fold.write_out_of_fold(folder, found.about, TEXTS, np.full((len(TEXTS), len(SCORED)), 0.5))
     return keep_router(store, folder, 0.0)
@@ -275,30 +275,33 @@ async def test_a_router_that_looks_at_passages_is_served_with_a_version(tmp_path
         assert await verified(service, last)
 
 
-def test_a_router_scores_earlier_decisions_by_how_well_their_question_fitted(tmp_path: Path) -> None:
-    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
-        router = stored(store, tmp_path / "router", "source_fit")
-        fits = {"d-0": {"bm25": 0.6, "none": 0.2}, "d-1": {}, "d-2": {"bm25": 0.5}}
+def test_a_candidate_learns_from_how_well_earlier_questions_fitted(tmp_path: Path) -> None:
+    fits = {"d-0": {"bm25": 0.6, "none": 0.2}, "d-1": {}, "d-2": {"bm25": 0.5}}
+    backbones = {"tiny": Backbone(model=f"hashing:{DIM}")}
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", RULE.join)) as store:
+        router = stored(store, tmp_path / "router", "calibrated", router={"kind": "source_fit"})
         for number, fit in enumerate(fits.values()):
-            decision, *_ = facts(number)
+            decision, *others = facts(number)
             assert isinstance(decision, Decision)
             arms = {arm: {SIMILARITY: fit[arm]} if arm in fit else {} for arm in decision.arms}
-            store.append([replace(decision, context=replace(decision.context, arms=arms))])
-        unscored = router_contexts.list_unscored(store, router, newest=10)
-        assert len(unscored) == 3
-        score_unscored(store, router, unscored, {"tiny": Backbone(model=f"hashing:{DIM}")})
+            decision = replace(decision, context=replace(decision.context, arms=arms), version=0)
+            store.append([decision, *others])
+        Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(2000.0)
+        recipe = Recipe(POLICY, RULE, router=router)
+        published = publish_candidate(store, recipe, SCORED, backbones=backbones)
+        assert published.examples_seq == 3
         assert router_contexts.list_unscored(store, router, newest=10) == [], "also those that stay without"
-        contexts = router_contexts.read_contexts(
-            store, router_contexts.read_decisions(store, [*fits]), router
-        )
+        made = router_contexts.read_decisions(store, [*fits])
+        contexts = router_contexts.read_contexts(store, made, router)
+        first = restore_policy(store, published, RULE, SCORED).save()
+        lose(store, published.version)
+        assert restore_policy(store, published, RULE, SCORED).save() == first, "it is learned again"
     scores = [[context.arms[arm].get(ROUTER) for arm in ("none", "bm25")] for context in contexts]
-    assert scores == [pytest.approx([0.25, 0.75]), [None, None], [0.0, 1.0]]
+    assert scores == [pytest.approx([0.25, 0.75]), [None, None], pytest.approx([0.0, 1.0])]
 
 
-def test_a_router_that_reads_how_well_a_question_fits_needs_that_feature(tmp_path: Path) -> None:
-    config = configured(log_url=f"sqlite:///{tmp_path / 'log.db'}")
-    with closing(Store(config.log_url or "")) as store:
-        scorers = Scorers(store, config, FakeArms().vectors, FakeEmbedders().embed)
-        router = stored(store, tmp_path / "router", "source_fit")
-        with pytest.raises(RouterError, match=r"features\.similarity"):
-            scorers.find(router)
+async def test_a_candidate_that_reads_how_well_a_question_fits_needs_that_feature(tmp_path: Path) -> None:
+    async with Service(tmp_path, arms=ARMS, promotion_gate=FakeGate(True)).running() as service:
+        brought = bringing(service, kind="source_fit")
+        message = refused(await say(service, "promote", brought.version), 409, "promotion_refused", "version")
+        assert "add `features: {similarity: {}}`" in message

@@ -424,6 +424,11 @@ def test_a_question_that_the_router_cannot_read_fails_the_arm(tmp_path: Path) ->
     ("kind", "changes", "message"),
     [
         ({"kind": "max_sim"}, {}, "'max_sim' of stage retrieved ranks arms that have all searched"),
+        (
+            {"kind": "source_fit"},
+            {},
+            "reads how well a question fits each source, which an arm does not know",
+        ),
         ({"kind": "ridge"}, {"arms": ("none", "bm26")}, "'bm26' is unknown here; did you mean 'bm25'"),
         (
             {"kind": "ridge"},

@@ -17,6 +17,7 @@ from armwise.agent.lab.routers.heuristic import (
     VarSim,
 )
 from armwise.agent.routers.dataset import ArmTable, RouterError, RoutingDataset
+from armwise.agent.routers.features import compute_features
 from tests.router_contracts import ARMS, SEEN, world
 
 LABELS = world(40, seed=1)
@@ -72,6 +73,7 @@ def test_without_the_fit_of_sources_nothing_can_be_weighed() -> None:
         SourceFit().fit(RoutingDataset(bare, LABELS.utility))
     with pytest.raises(RouterError, match="needs to know how well"):
         SourceFit().fit(LABELS).scores(bare)
+    assert compute_features("what?", LABELS.features.embedding[0], ARMS).fit is None, "not 0 for every arm"
 
 
 def test_some_of_the_questions_and_of_the_arms_keep_their_fit() -> None:
