@@ -7,6 +7,7 @@ relative to its folder, one in the environment to the current folder; all are ma
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from types import NoneType
@@ -326,13 +327,13 @@ def _set(document: dict[str, Any], place: tuple[str, ...], value: Any, variable:
 
 
 def make_home(config: AppConfig) -> list[str]:
-    """Make the home, and remove other users' permissions on it, its content and the logs.
+    """Make the home, and remove other users' permissions on it and on the files of an SQLite log.
 
-    Symbolic links and files of other users are left alone.
+    What is in the home needs none: nobody else gets through a closed folder. Symbolic links and files of other
+    users are left alone.
 
     Returns:
-        Lines for the operator: the home in use, if the environment overrides the file; and how many
-        permissions were repaired, with an example.
+        Lines for the operator: the home in use, if the environment overrides the file; and what was closed.
 
     Raises:
         ConfigError: The home cannot be made.
@@ -346,12 +347,16 @@ def make_home(config: AppConfig) -> list[str]:
         raise ConfigError(
             f"the home {config.home_path}: {describe_file_error(error)}; {HOME_REMEDY}"
         ) from None
-    repaired = [(place, mode) for place in _places(config) if (mode := _repair(place))]
-    if not repaired:
-        return lines
-    (place, mode), more = repaired[0], len(repaired) - 1
-    beside = f", and {more:,} more files and folders" if more else ""
-    return [*lines, f"closed to other users of this machine: {place} (mode {mode:o}){beside}"]
+    log = config.log_path
+    files = [] if log is None else [log.with_name(log.name + suffix) for suffix in SQLITE_SUFFIXES]
+    for place in (config.home_path, *files):
+        with suppress(FileNotFoundError):
+            about = place.lstat()
+            if not place.is_symlink() and about.st_uid == os.getuid() and about.st_mode & UMASK:
+                place.chmod(about.st_mode & 0o777 & ~UMASK)
+                mode = about.st_mode & 0o777
+                lines.append(f"closed to other users of this machine: {place} (mode {mode:o})")
+    return lines
 
 
 def find_home_problem(config: AppConfig) -> str:
@@ -364,31 +369,3 @@ def find_home_problem(config: AppConfig) -> str:
         if not os.access(there, os.W_OK | os.X_OK):
             return f"the home {home}: {describe_closed(there)}"
     return ""
-
-
-def _places(config: AppConfig) -> Iterator[Path]:
-    """Yield the home, the files in it that the service made, and the SQLite files of a log elsewhere."""
-    yield config.home_path
-    for name in OWN:
-        yield from _below(config.home_path / name)
-    if (log := config.log_path) is not None:
-        yield from (log.with_name(log.name + end) for end in SQLITE_SUFFIXES)
-
-
-def _below(place: Path) -> Iterator[Path]:
-    yield place
-    if place.is_dir() and not place.is_symlink():
-        for folder, folders, files in os.walk(place):
-            yield from (Path(folder, name) for name in (*folders, *files))
-
-
-def _repair(place: Path) -> int:
-    """Restrict the permissions of a place; return the former ones if they were too wide, else 0."""
-    try:
-        about = place.lstat()
-        if place.is_symlink() or about.st_uid != os.getuid() or not about.st_mode & UMASK:
-            return 0
-        place.chmod(about.st_mode & 0o777 & ~UMASK)
-    except FileNotFoundError:
-        return 0
-    return about.st_mode & 0o777
