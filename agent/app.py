@@ -15,8 +15,8 @@ from typing import Any
 from ray import serve
 from ray.serve import Application, Deployment
 
-from armwise.agent.checks import require_libraries
 from armwise.agent.config import AppConfig, parse_with_environment
+from armwise.agent.doctor import require_libraries
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.ingress import Ingress
 from armwise.agent.hosts.jobs import JobsHost

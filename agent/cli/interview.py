@@ -74,18 +74,6 @@ class Endpoint:
         return 1 if model.startswith("claude") == (self.settings["engine"] == "anthropic") else 2
 
 
-class UnlistedError(ValueError):
-    """An endpoint does not answer, or does not list its models.
-
-    Attributes:
-        shown: The address, without a password.
-    """
-
-    def __init__(self, shown: str, why: str) -> None:
-        super().__init__(f"{shown} {why}")
-        self.shown = shown
-
-
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What a user has answered.
@@ -143,6 +131,8 @@ def interview(check_source: Callable[[str], object], check_home: Callable[[Answe
 
 
 def _ask_models() -> dict[str, dict[str, Any]]:
+    from armwise.agent.model_endpoints import EndpointError
+
     endpoints = list(find_endpoints(os.environ))
     for one in filter(lambda each: each.is_known, endpoints):
         n = f"{len(one.models):,} model{'s' if len(one.models) != 1 else ''}"
@@ -162,8 +152,10 @@ def _ask_models() -> dict[str, dict[str, Any]]:
             settings = {"engine": "openai", "base_url": address.rstrip("/")}
             try:
                 more = _list_models(address, settings)
-            except UnlistedError as error:
-                endpoints.insert(0, Endpoint(error.shown, settings, is_known=False))
+            except EndpointError as error:
+                if error.refuses:
+                    raise ValueError(f"{error}: add --llm-url and --llm-key-env to `armwise init`") from None
+                endpoints.insert(0, Endpoint(_show(address, settings), settings, is_known=False))
                 raise ValueError(f"{error}. Name its models, or the address of another endpoint") from None
             endpoints.append(more)
             raise ValueError(
@@ -256,6 +248,8 @@ def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
 
     It is printed if an endpoint of a key refuses it, or lists no models.
     """
+    from armwise.agent.model_endpoints import EndpointError
+
     named: list[tuple[str, dict[str, Any]]] = []
     if (base := environment.get(BASE_URL)) or environment.get(API_KEY):
         key = {"api_key_env": API_KEY} if environment.get(API_KEY) else {}
@@ -266,10 +260,13 @@ def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
     for what, settings in named:
         try:
             yield _list_models(what, settings)
-        except UnlistedError as error:
-            console.print(f"{what}: {error}. You can name its models", style="yellow", **PLAIN)
-            yield Endpoint(what, settings, is_known=False)
-        except ValueError as error:
+        except EndpointError as error:
+            if error.refuses:
+                console.print(f"{what} is not used: {error}", style="yellow", **PLAIN)
+            else:
+                console.print(f"{what}: {error}. You can name its models", style="yellow", **PLAIN)
+                yield Endpoint(what, settings, is_known=False)
+        except ValueError as error:  # of a proxy
             console.print(f"{what} is not used: {error}", style="yellow", **PLAIN)
     for what, port in LOCAL.items():
         try:
@@ -281,26 +278,20 @@ def find_endpoints(environment: Mapping[str, str]) -> Iterator[Endpoint]:
 
 
 def _list_models(what: str, settings: dict[str, Any]) -> Endpoint:
-    """Ask an endpoint for its models. Raises UnlistedError, or ValueError if it refuses to list them."""
-    import httpx
+    """Ask an endpoint for its models. Raises EndpointError."""
+    from armwise.agent.model_endpoints import list_models
 
-    from armwise.agent.checks import ask_for_models, names_of_models
-    from armwise.arms.secrets import read_secret
+    address = settings.get("base_url", ANTHROPIC)
+    names = list_models(address, settings.get("api_key_env"), settings["engine"], LOOK_S)
+    return Endpoint(_show(what, settings), settings, names)
+
+
+def _show(what: str, settings: Mapping[str, Any]) -> str:
     from armwise.feedback.log import without_password
 
     address = settings.get("base_url", ANTHROPIC)
-    variable = settings.get("api_key_env")
     shown = without_password(address)
-    try:
-        reply = ask_for_models(address, read_secret(variable) if variable else "", LOOK_S, settings["engine"])
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise UnlistedError(shown, f"does not answer ({error or type(error).__name__})") from None
-    if reply.status_code in (401, 403):
-        remedy = f"correct {variable}" if variable else "add --llm-url and --llm-key-env to `armwise init`"
-        raise ValueError(f"{shown} refuses the request ({reply.status_code}): {remedy}")
-    if (names := names_of_models(reply)) is None:
-        raise UnlistedError(shown, "does not list its models")
-    return Endpoint(shown if what == address else f"{what}, {shown}", settings, sorted(names))
+    return shown if what == address else f"{what}, {shown}"
 
 
 def propose(endpoint: Endpoint) -> str:
@@ -316,8 +307,8 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
     >>> choose("qwen3:8b", [Endpoint("Ollama", {"engine": "openai"}, ["qwen3:8b"])])
     {'qwen3-8b': {'engine': 'openai', 'model': 'qwen3:8b'}}
     """
-    from armwise.agent.checks import list_nearest
     from armwise.agent.config import TAKEN_NAMES
+    from armwise.agent.model_endpoints import list_nearest
 
     found: dict[str, dict[str, Any]] = {}
     for model in filter(None, map(str.strip, answer.split(","))):
@@ -327,7 +318,7 @@ def choose(answer: str, endpoints: Sequence[Endpoint]) -> dict[str, dict[str, An
                 raise ValueError(
                     f"where is {model!r}? Give the address of its endpoint first, such as {OPENAI}"
                 )
-            raise ValueError(f"no endpoint has a model {model!r}; they have: {list_nearest(model, names)}")
+            raise ValueError(f"no endpoint has a model {model!r}; {list_nearest(model, names)}")
         name = name_model(model)
         if (other := found.get(name, {}).get("model", model)) != model:
             raise ValueError(f"{other!r} and {model!r} would both be called {name!r}: {OWN_NAMES}")

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from armwise.agent.access import is_loopback, require_closed
-from armwise.agent.checks import (
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
+from armwise.agent.cli.options import open_home, warn_of_a_copy
+from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.doctor import (
     check_configuration,
     check_endpoints,
     check_files,
@@ -23,9 +26,6 @@ from armwise.agent.checks import (
     require_libraries,
     require_models,
 )
-from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
-from armwise.agent.cli.options import open_home, warn_of_a_copy
-from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import NO_QUESTION, RUN_FOLDER
 from armwise.agent.wings import OPEN_SELECTOR, load

@@ -196,7 +196,7 @@ def require_free_port(host: str, port: int, elsewhere: str) -> None:
     remedy = f"stop the program that uses it, or {elsewhere}"
     if os.strerror(errno.EADDRINUSE) not in problem:
         raise LaunchError(f"{problem}: {remedy}")
-    from armwise.agent.checks import describe_owner
+    from armwise.agent.doctor import describe_owner
 
     owner = describe_owner(port)
     if "armwise" in owner:

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 from armwise.agent.cli.served_home import require_unserved
 
 if TYPE_CHECKING:
-    from armwise.agent.checks import Finding
     from armwise.agent.config import AppConfig, CorpusSpec
+    from armwise.agent.doctor import Finding
 
 
 def doctor(
@@ -38,16 +38,19 @@ def doctor(
     """
     with report_errors():
         findings = list(_examine(_find_served() if config == CONFIG and not config.exists() else config))
+        failed = any(finding.level == "problem" for _, finding in findings)
         if as_json:
-            rows = [{"check": check, "level": finding.level, **_row(finding)} for check, finding in findings]
-            ok = not any(finding.level == "problem" for _, finding in findings)
-            typer.echo(json.dumps({"ok": ok, "findings": rows}, indent=2))
+            rows = [
+                {"check": check, "level": one.level, "what": one.what, "remedy": one.remedy}
+                for check, one in findings
+            ]
+            typer.echo(json.dumps({"ok": not failed, "findings": rows}, indent=2))
         else:
             order = ("problem", "note", "fine")
             for _, finding in sorted(findings, key=lambda row: order.index(row[1].level)):
                 style = {"problem": "red", "fine": "dim"}.get(finding.level, "")
                 console.print(str(finding), style=style, **PLAIN)
-        if any(finding.level == "problem" for _, finding in findings):
+        if failed:
             raise typer.Exit(1)
         if not as_json:
             console.print("No problem found", **PLAIN)
@@ -70,50 +73,27 @@ def _find_served() -> Path:
     return files[0] if files else CONFIG
 
 
-def _row(finding: "Finding") -> dict[str, str]:
-    row = asdict(finding)
-    return {"what": row["what"], "remedy": row["remedy"]}
-
-
 def _examine(path: Path) -> "Iterator[tuple[str, Finding]]":
     """Yield all findings, each with its check; only the first ones if the configuration is unsound."""
-    from armwise.agent import checks
-    from armwise.agent.checks import Finding
+    from armwise.agent import doctor
     from armwise.agent.config import ConfigError, load
 
-    def pair_with(check: str, findings: "Iterator[Finding]") -> "Iterator[tuple[str, Finding]]":
-        yield from ((check, finding) for finding in findings)
-
-    yield from pair_with("versions", checks.check_versions())
+    yield from (("versions", finding) for finding in doctor.check_versions())
     try:
         address = read_listening_address(path) if path.exists() else ("127.0.0.1", 8000)
         config = load(path, without=["router"])
     except (ConfigError, LaunchError) as error:
-        remedy = "`armwise schema` prints every key"
-        yield from pair_with("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
+        for line in str(error).splitlines():
+            yield "configuration", doctor.Finding(line, "`armwise schema` prints every key")
         return
     try:
         config = load(path)
     except ConfigError as error:  # the router is not trained yet, or is another's
-        remedy = "leave `router` out until then"
-        yield from pair_with("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
+        for line in str(error).splitlines():
+            yield "configuration", doctor.Finding(line, "leave `router` out until then")
     else:
-        yield "configuration", Finding(f"{path} is sound")
-    log = list(checks.check_log(config))
-    yield from pair_with("libraries", checks.check_libraries(config))
-    yield from pair_with("proxies", checks.check_proxies(config))
-    yield from pair_with("log", iter(log))
-    readable = not any(finding.level == "problem" for finding in log)
-    open_to_all = False if config.keys else checks.is_open_to_all(config, address[0]) if readable else None
-    yield from pair_with("access", checks.check_configuration(config, address[0], is_open=open_to_all))
-    yield from pair_with("files", checks.check_home(config))
-    yield from pair_with("files", checks.check_files(config))
-    yield from pair_with("corpus", checks.check_corpus(config))
-    yield from pair_with("derived files", checks.check_derived(config))
-    yield from pair_with("models", checks.check_models(config))
-    yield from pair_with("machine", checks.check_resources(config))
-    yield from pair_with("address", checks.check_address(*address))
-    yield from pair_with("sockets", checks.check_sockets(address))
+        yield "configuration", doctor.Finding(f"{path} is sound")
+    yield from doctor.examine(config, address)
 
 
 class Engine(StrEnum):
@@ -386,7 +366,7 @@ def _further_models(
     review: "_Review",
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and settings of each model; `llm` is the first, at the same endpoint. Raises ValueError."""
-    from armwise.agent.checks import check_llm
+    from armwise.agent.doctor import check_llm
 
     first, *others = named
     if llm is None or "base_url" not in llm:
@@ -419,7 +399,7 @@ def _language_model(
     corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], review: "_Review"
 ) -> dict[str, Any] | None:
     """Return the settings of the language model; None: those of the template. Raises ValueError."""
-    from armwise.agent.checks import check_llm
+    from armwise.agent.doctor import check_llm
 
     settings = {"engine": engine.value, **given}
     for key, (flag, what) in NEEDED[engine].items():
@@ -434,7 +414,7 @@ def _language_model(
 
 def _require_log(corpora: "Sequence[CorpusSpec]", url: str | None, review: "_Review") -> None:
     """Check the log at a URL; None: a file in the home. Raises ValueError."""
-    from armwise.agent.checks import check_log
+    from armwise.agent.doctor import check_log
     from armwise.feedback.log import without_password
 
     if url is not None and without_password(url) != url:

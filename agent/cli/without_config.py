@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -146,14 +145,11 @@ def _corpus(documents: str) -> Documents:
     return corpus
 
 
-def language_model(
-    llm: str | None, environment: Mapping[str, str] = os.environ
-) -> tuple[dict[str, Any] | None, str]:
+def language_model(llm: str | None) -> tuple[dict[str, Any] | None, str]:
     """Return the settings of the language model, None for the bundled one, and its description.
 
     Args:
         llm: A model of the endpoint in the environment, or a GGUF file; None: as the environment says.
-        environment: Variables.
 
     Raises:
         LaunchError: There is no such model, or its endpoint is unknown.
@@ -163,7 +159,7 @@ def language_model(
         return {"engine": "embedded", "model": str(file), "context_tokens": 2048}, f"{file}, in this machine"
     if file is not None and file.suffix == ".gguf":
         raise LaunchError(f"--llm {llm}: no such file")
-    base, key = environment.get(BASE_URL), environment.get(API_KEY)
+    base, key = os.environ.get(BASE_URL), os.environ.get(API_KEY)
     if not base and not key:
         if llm is not None:
             raise LaunchError(
@@ -180,7 +176,7 @@ def language_model(
 
     place = without_password(address)
     source = BASE_URL if base else API_KEY
-    names = _models(address, key)
+    names = _list_models(address, API_KEY if key else None)
     if llm is None and len(names) != 1:
         reason = f"it has {len(names):,} models" if names else "it does not list its models"
         return (
@@ -189,9 +185,9 @@ def language_model(
         )
     model = names[0] if llm is None else llm
     if names and model not in names:
-        from armwise.agent.checks import describe_models
+        from armwise.agent.model_endpoints import list_nearest
 
-        raise LaunchError(f"--llm {model}: {place} has no such model; {describe_models(model, names)}")
+        raise LaunchError(f"--llm {model}: {place} has no such model; {list_nearest(model, names)}")
     settings = {"engine": "openai", "base_url": address, "model": model}
     return settings | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
 
@@ -207,30 +203,17 @@ def require_web_address(text: str) -> None:
         raise ValueError(f"{text!r} is not an address such as http://localhost:11434/v1")
 
 
-def _models(address: str, key: str | None) -> list[str]:
-    """Return the models that an endpoint lists, empty if it lists none.
+def _list_models(address: str, variable: str | None) -> list[str]:
+    """Return the models of an endpoint, empty if it lists none. Raises LaunchError if it gives no access."""
+    from armwise.agent.model_endpoints import EndpointError, list_models
 
-    Raises:
-        LaunchError: The endpoint does not answer, or refuses the key.
-    """
-    import httpx
-
-    from armwise.agent.checks import ask_for_models, names_of_models
-    from armwise.arms import proxies
-    from armwise.feedback.log import without_password
-
-    place = without_password(address)
     try:
-        reply = ask_for_models(address, key or "")
-    except proxies.ProxySettingError as error:
-        raise LaunchError(str(error)) from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        way = proxies.describe_way(address)
-        raise LaunchError(
-            f"no language model answers at {place}{way} ({type(error).__name__}): start it, or unset "
-            f"{BASE_URL} and {API_KEY}"
-        ) from None
-    if reply.status_code in (401, 403):
-        with_key = f"the key of {API_KEY}" if key else f"a request without a key; set {API_KEY}"
-        raise LaunchError(f"{place} refuses {with_key} ({reply.status_code})")
-    return sorted(names_of_models(reply) or ())
+        return list_models(address, variable)
+    except EndpointError as error:
+        if error.remedy:
+            raise LaunchError(f"{error}; {error.remedy}") from None
+        if error.status is None:
+            raise LaunchError(f"{error}: start it, or unset {BASE_URL} and {API_KEY}") from None
+        if error.refuses:
+            raise LaunchError(f"{error}: set {API_KEY} to a valid key") from None
+        return []

@@ -329,8 +329,8 @@ def _set(document: dict[str, Any], place: tuple[str, ...], value: Any, variable:
 def make_home(config: AppConfig) -> list[str]:
     """Make the home, and remove other users' permissions on it and on the files of an SQLite log.
 
-    What is in the home needs none: nobody else gets through a closed folder. Symbolic links and files of other
-    users are left alone.
+    Nobody else gets through a closed folder to what is in it. Links and files of other users are left
+    alone.
 
     Returns:
         Lines for the operator: the home in use, if the environment overrides the file; and what was closed.

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from armwise.agent.api import ApiError, create_app
 from armwise.agent.background import Work
-from armwise.agent.checks import require_libraries
 from armwise.agent.config import AppConfig
+from armwise.agent.doctor import require_libraries
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.hosts.listener import HttpServer, listening

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from armwise.agent import checks
+from armwise.agent import doctor
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.lab.offline import read_place
@@ -186,8 +186,8 @@ class Home:
             yield f"problem: {error}"
             return
         for check in ("check_corpus", "check_derived"):
-            if hasattr(checks, check):
-                yield from map(str, getattr(checks, check)(config))
+            if hasattr(doctor, check):
+                yield from map(str, getattr(doctor, check)(config))
 
 
 def publish_labels(folder: Path, content: bytes) -> None:

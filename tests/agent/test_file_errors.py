@@ -9,9 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from armwise.agent.checks import check_home
 from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError, load, make_home
+from armwise.agent.doctor import check_home
 from armwise.agent.file_errors import describe_file_error
 from tests.agent.fakes import CONFIG
 

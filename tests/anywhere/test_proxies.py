@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from armwise.agent import checks
+from armwise.agent import doctor
 from armwise.agent.cli.main import app
 from armwise.agent.config import parse
 from armwise.arms.base import ArmError, Query
@@ -191,7 +191,7 @@ def test_the_checks_name_each_arm_whose_proxy_cannot_be_used(variable: str) -> N
     }
     at_home = {"kind": "remote", "params": with_address(ARMS["remote"], "http://[::1]:8000", Path())}
     config = parse(CONFIG | {"arms": {"none": {"kind": "none"}, "here": at_home, **specs}})
-    found = [one.what for one in checks.check_proxies(config) if "_PROXY=" in one.what.upper()]
+    found = [one.what for one in doctor.check_proxies(config) if "_PROXY=" in one.what.upper()]
     assert [what.partition(" cannot ask")[0] for what in found] == (
         [] if is_dead(variable) else ["arm 'remote'", "arm 'mcp'"]
     )

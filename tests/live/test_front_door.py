@@ -14,7 +14,6 @@ from backports import zstd
 from ray.serve.generated.serve_pb2 import ASGIRequest
 from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
-from armwise.agent.checks import process_name
 from armwise.agent.cli.start_ray import haproxy_binary
 from tests.live.conftest import ROOT, Live
 from tests.other_users import IS_ROOT, refused
@@ -36,7 +35,7 @@ def enveloped(response: httpx.Response) -> str:
 
 
 def test_haproxy_is_all_that_listens_for_clients(live: Live) -> None:
-    assert [process_name(psutil.Process(one.pid).cmdline()) for one in live.proxies()] == ["haproxy"]
+    assert [psutil.Process(one.pid).name() for one in live.proxies()] == ["haproxy"]
 
 
 def test_a_websocket_is_refused_and_a_packed_body_is_read_behind_haproxy(live: Live) -> None:
@@ -58,7 +57,7 @@ def test_a_websocket_is_refused_and_a_packed_body_is_read_behind_haproxy(live: L
 def listening(live: Live) -> set[tuple[str, str, int]]:
     """Return the name of each process of the service with host and port of a socket that it listens on."""
     return {
-        (process_name(process.cmdline()), place.laddr.ip, place.laddr.port)
+        (process.name(), place.laddr.ip, place.laddr.port)
         for process in (psutil.Process(live.pid), *psutil.Process(live.pid).children(recursive=True))
         for place in process.net_connections(kind="tcp")
         if place.status == psutil.CONN_LISTEN

@@ -25,7 +25,6 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from armwise.agent import configuration_file
-from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
 from armwise.agent.cli.console import FAILURE, NOT_WRONG, WRONG_REQUEST, progress, report_errors
@@ -34,6 +33,7 @@ from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.client import ClientError
 from armwise.agent.config import load
+from armwise.agent.doctor import is_open_to_all
 from armwise.arms.base import ArmError
 from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import Feedback

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from armwise.agent.checks import Finding
 from armwise.agent.cli import interview, setup
 from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.main import app
 from armwise.agent.cli.served_home import mark_served
 from armwise.agent.config import CorpusSpec, load
+from armwise.agent.doctor import Finding
 from armwise.agent.policies import build_policy, describe
 from armwise.arms.corpus import CorpusError
 from armwise.feedback.events import Cost, Decision, Example
@@ -127,7 +127,7 @@ def test_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: st
     said = " ".join(done.output.split())
     for expected in (
         "no endpoint has a model 'small'",
-        "http://127.0.0.1:9/v1 does not answer",
+        "no language model answers at http://127.0.0.1:9/v1",
         f"{endpoint} has: big, huge. Name one or more",
         "no corpus at",
         "without documents, name two models",
@@ -266,7 +266,7 @@ def test_endpoints_of_the_environment_are_found_or_named(
         f"Ollama, {endpoint}", {"engine": "openai", "base_url": endpoint, "usd": 0}, ["big", "huge"]
     )
     said = " ".join(capsys.readouterr().out.split())
-    assert "OPENAI_BASE_URL: http://me:***@127.0.0.1:9/v1 does not answer" in said
+    assert "OPENAI_BASE_URL: no language model answers at http://me:***@127.0.0.1:9/v1" in said
     assert "secret" not in said
 
 
@@ -525,7 +525,7 @@ def test_one_problem_among_what_is_fine_is_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Finding("the log may lose rows", "take it back"), Finding("the log can be written")]
-    monkeypatch.setattr("armwise.agent.checks.check_log", lambda _: iter(found))
+    monkeypatch.setattr("armwise.agent.doctor.check_log", lambda _: iter(found))
     monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     words = ("corpus.jsonl", "--llm", "embedded", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
     result = init(*words, answers="y\n")

