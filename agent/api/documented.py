@@ -126,9 +126,7 @@ def _failures(
         return kind.status
 
     kinds = sorted((ERRORS[code] for code in codes), key=lambda kind: (kind.status, kind.code))
-    texts = {
-        number: [f"- `{kind.code}`: {kind.when}" for kind in same] for number, same in groupby(kinds, status)
-    }
+    texts = {number: [f"- `{kind.code}`" for kind in same] for number, same in groupby(kinds, status)}
     for number in refused:
         texts.setdefault(number, []).append(
             "- The provider of the language model refused the request; its code and message are passed on."

@@ -1,4 +1,7 @@
-"""The errors of the HTTP interface: one table, from which statuses, handlers and the page are generated."""
+"""The errors of the HTTP interface: one table of codes, statuses and exceptions.
+
+`docs/reference/errors.md` says of each code what happened and what to do.
+"""
 
 import json
 import math
@@ -45,7 +48,6 @@ class ErrorKind:
     Attributes:
         code: Stable name for programs.
         status: HTTP status.
-        when: When it is answered, for the page.
         retryable: Whether the same request may succeed later.
         raised_by: Exceptions that are answered with it, each with the field at fault. A subclass may have
             another row.
@@ -55,7 +57,6 @@ class ErrorKind:
 
     code: str
     status: int
-    when: str
     retryable: bool = False
     raised_by: Mapping[type[Exception], str | None] = field(default_factory=dict)
     ends: Status | None = None
@@ -63,18 +64,10 @@ class ErrorKind:
 
 
 _KINDS = (
-    ErrorKind(
-        "invalid_request",
-        400,
-        "The body is not declared as JSON, is not UTF-8 JSON, lacks a field or has an unknown "
-        "one, an integer has more than 100 digits, or the body is not packed as its "
-        "`Content-Encoding` says. Correct what the message names.",
-        framework=True,
-    ),
+    ErrorKind("invalid_request", 400, framework=True),
     ErrorKind(
         "invalid_value",
         400,
-        "A field has the wrong type or is outside its range. Correct the field that `param` names.",
         raised_by={
             ask.InvalidAskError: None,
             RewardError: "value",
@@ -83,302 +76,70 @@ _KINDS = (
             base.PromptRefusedError: None,
         },
     ),
-    ErrorKind(
-        "unsupported_parameter",
-        400,
-        "The language model cannot do what a parameter asks for. Remove the parameter that `param` names.",
-    ),
-    ErrorKind(
-        "unknown_arm",
-        400,
-        "The request names an arm that is not configured. Choose one from `GET /v1/arms`.",
-        raised_by={ask.UnknownArmError: None},
-    ),
+    ErrorKind("unsupported_parameter", 400),
+    ErrorKind("unknown_arm", 400, raised_by={ask.UnknownArmError: None}),
     ErrorKind(
         "no_eligible_arm",
         400,
-        "The named arm, or every arm, is switched off or excluded. Nothing was decided. Allow "
-        "another arm or switch one on.",
         raised_by={ask.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
     ),
-    ErrorKind(
-        "unknown_metric",
-        400,
-        "The feedback names a metric that the configuration does not declare. Correct the name, "
-        "or declare the metric.",
-        raised_by={UnknownMetricError: "metric_name"},
-    ),
-    ErrorKind(
-        "empty_window",
-        400,
-        "There is no decision to evaluate. Choose an earlier `since`, or wait for decisions.",
-    ),
-    ErrorKind(
-        "context_length_exceeded",
-        400,
-        "The prompt is longer than the language model can read. Shorten it, or use a model that reads more.",
-        raised_by={base.PromptTooLongError: "messages"},
-    ),
-    ErrorKind(
-        "invalid_api_key",
-        401,
-        "The service requires a key. Yours is missing, unknown, disabled or expired. Send a "
-        "valid one as `Authorization: Bearer <key>`.",
-        raised_by={UnauthorizedError: None},
-    ),
-    ErrorKind(
-        "forbidden",
-        403,
-        "The key lacks the route's scope or a requested group, or a page of another site sent "
-        "the request. Use a key with more rights, or add the site to `hosts`.",
-        raised_by={ask.ForeignGroupError: None, ForbiddenError: None},
-    ),
-    ErrorKind(
-        "not_found", 404, "The route does not exist. Find the right one in `/openapi.json`.", framework=True
-    ),
-    ErrorKind(
-        "model_not_found",
-        404,
-        "The model is neither `auto` nor a configured arm nor an alias. Choose one from `GET /v1/models`.",
-        raised_by={ask.UnknownModelError: None},
-    ),
-    ErrorKind(
-        "decision_not_found", 404, "Your project has no decision with this id. Check the id and the key."
-    ),
-    ErrorKind("arm_not_found", 404, "No live arm has this name. Choose one from `GET /v1/arms`."),
-    ErrorKind("key_not_found", 404, "No key has this public id. Choose one from `GET /v1/keys`."),
-    ErrorKind(
-        "version_not_found",
-        404,
-        "The log has no policy version with this number. Choose one from `GET /v1/policies`.",
-    ),
-    ErrorKind(
-        "evaluation_not_found",
-        404,
-        "The log has no evaluation with this number. Choose one from `GET /v1/evaluations`.",
-    ),
-    ErrorKind(
-        "warm_start_not_found",
-        404,
-        "The log has no warm start with this number. Choose one from `GET /v1/warm-starts`.",
-    ),
-    ErrorKind(
-        "method_not_allowed",
-        405,
-        "The route does not support the method. Find the right one in `/openapi.json`.",
-        framework=True,
-    ),
-    ErrorKind(
-        "deadline_exceeded",
-        408,
-        "The time limit in `X-Request-Timeout-Seconds` has passed. Retry with a longer one.",
-        retryable=True,
-        raised_by={ask.DeadlineExceededError: None},
-    ),
-    ErrorKind(
-        "request_timeout",
-        408,
-        "The client sent its request too slowly. Send the header within `http.request_s`, and "
-        "the body at 64 KiB per second or faster.",
-        retryable=True,
-    ),
-    ErrorKind(
-        "idempotency_conflict",
-        409,
-        "The idempotency key or feedback id was used for another request or for a turn that "
-        "failed. Use a new one.",
-        raised_by={ask.KeyReusedError: None, ConflictError: None},
-    ),
-    ErrorKind(
-        "not_logged",
-        409,
-        "The decision was made while the log could not be written (`log_away: answer`). Send no "
-        "feedback on answers with the header `x-armwise-log: away`.",
-        raised_by={UnloggedIdError: None},
-    ),
-    ErrorKind(
-        "too_much_feedback",
-        409,
-        "The decision or episode already has 1,000 feedback values or retractions. Send no new "
-        "ones. You can repeat the stored ones.",
-        raised_by={TooMuchFeedbackError: None},
-    ),
-    ErrorKind(
-        "project_taken",
-        409,
-        "Ids in the log would clash with ids of the new project. Choose another project name.",
-        raised_by={ProjectTakenError: "project"},
-    ),
-    ErrorKind(
-        "promotion_refused",
-        409,
-        "The service cannot serve this version. Change what the message names, or choose another version.",
-    ),
-    ErrorKind(
-        "promotion_gate_failed",
-        409,
-        "The gate holds the version back, and `reasons` says why. Wait for more evidence, or "
-        "skip the gate with `force`.",
-    ),
-    ErrorKind(
-        "changed_meanwhile",
-        409,
-        "Another promotion or rollback came first. Check `GET /v1/policy` before you send yours again.",
-    ),
-    ErrorKind(
-        "version_unavailable",
-        409,
-        "The policy of the version can be neither read nor rebuilt. Choose another version.",
-    ),
-    ErrorKind(
-        "not_drawn",
-        409,
-        "The decision is a label, which no policy drew, so there is nothing to verify. Choose "
-        "another decision.",
-    ),
-    ErrorKind(
-        "not_done",
-        409,
-        "The evaluation is not done, so it has no report yet. Check its status with `GET "
-        "/v1/evaluations/{number}`.",
-    ),
-    ErrorKind("not_configured", 409, "The configuration has no section `warm_start`. Add one."),
-    ErrorKind("under_way", 409, "A warm start is already queued or running. Wait until it has finished."),
-    ErrorKind(
-        "payload_too_large",
-        413,
-        "The body, unpacked, is larger than `limits.body_bytes`, or has more than 100,000 fields and "
-        "items. Send less, or raise `limits.body_bytes`.",
-    ),
-    ErrorKind(
-        "unsupported_encoding",
-        415,
-        "The body has a `Content-Encoding` other than `gzip`, `deflate` and `zstd`, more than one, or one on "
-        "a route that needs no key. Send it in one of these, or without any.",
-    ),
-    ErrorKind(
-        "unknown_host",
-        421,
-        "The request's `Host` is not listed in `hosts`. If it is a name of your service, add it.",
-        raised_by={UnknownHostError: "Host"},
-    ),
-    ErrorKind(
-        "upgrade_required",
-        426,
-        "The request opens a WebSocket. Armwise speaks only HTTP, so send the request with `POST`, as agents "
-        "do after this answer.",
-    ),
-    ErrorKind(
-        "header_too_large",
-        431,
-        "The header is larger than 16,384 bytes or has more than 100 lines. Send fewer or shorter headers.",
-    ),
-    ErrorKind(
-        "too_many_evaluations",
-        429,
-        "The queue of evaluations, or your project's share of it, is full. Retry when an "
-        "evaluation has finished.",
-        retryable=True,
-        raised_by={QueueFullError: None},
-    ),
-    ErrorKind(
-        "rate_limit_exceeded",
-        429,
-        "The key has used its requests or tokens per minute, so nothing was decided. Wait for "
-        "the time in `Retry-After`.",
-        retryable=True,
-        raised_by={RateLimitedError: None},
-    ),
-    ErrorKind(
-        "model_busy",
-        429,
-        "The language model's provider accepts no more requests for now, and no other arm may "
-        "answer. Wait for the time in `Retry-After`.",
-        retryable=True,
-    ),
-    ErrorKind(
-        "insufficient_quota",
-        429,
-        "The key has spent its budget for the day or month, so nothing was decided. Wait until "
-        "the period ends, or use another key.",
-        raised_by={SpentError: None},
-    ),
-    ErrorKind(
-        "internal_error",
-        500,
-        "Armwise raised an unexpected exception. Read its traceback in the service's log.",
-        raised_by={Exception: None},
-    ),
-    ErrorKind(
-        "arm_failed",
-        502,
-        "The chosen arm failed and no fallback could replace it, or new arms could not be "
-        "built. If the error remains, read the service's log.",
-        retryable=True,
-        ends=Status.ARM_FAILED,
-    ),
-    ErrorKind(
-        "llm_failed",
-        502,
-        "The language model failed. If `retryable` is false, its endpoint refused the key, the "
-        "account or the model: correct the configuration.",
-        retryable=True,
-        ends=Status.LLM_FAILED,
-    ),
+    ErrorKind("unknown_metric", 400, raised_by={UnknownMetricError: "metric_name"}),
+    ErrorKind("empty_window", 400),
+    ErrorKind("context_length_exceeded", 400, raised_by={base.PromptTooLongError: "messages"}),
+    ErrorKind("invalid_api_key", 401, raised_by={UnauthorizedError: None}),
+    ErrorKind("forbidden", 403, raised_by={ask.ForeignGroupError: None, ForbiddenError: None}),
+    ErrorKind("not_found", 404, framework=True),
+    ErrorKind("model_not_found", 404, raised_by={ask.UnknownModelError: None}),
+    ErrorKind("decision_not_found", 404),
+    ErrorKind("arm_not_found", 404),
+    ErrorKind("key_not_found", 404),
+    ErrorKind("version_not_found", 404),
+    ErrorKind("evaluation_not_found", 404),
+    ErrorKind("warm_start_not_found", 404),
+    ErrorKind("method_not_allowed", 405, framework=True),
+    ErrorKind("deadline_exceeded", 408, retryable=True, raised_by={ask.DeadlineExceededError: None}),
+    ErrorKind("request_timeout", 408, retryable=True),
+    ErrorKind("idempotency_conflict", 409, raised_by={ask.KeyReusedError: None, ConflictError: None}),
+    ErrorKind("not_logged", 409, raised_by={UnloggedIdError: None}),
+    ErrorKind("too_much_feedback", 409, raised_by={TooMuchFeedbackError: None}),
+    ErrorKind("project_taken", 409, raised_by={ProjectTakenError: "project"}),
+    ErrorKind("promotion_refused", 409),
+    ErrorKind("promotion_gate_failed", 409),
+    ErrorKind("changed_meanwhile", 409),
+    ErrorKind("version_unavailable", 409),
+    ErrorKind("not_drawn", 409),
+    ErrorKind("not_done", 409),
+    ErrorKind("not_configured", 409),
+    ErrorKind("under_way", 409),
+    ErrorKind("payload_too_large", 413),
+    ErrorKind("unsupported_encoding", 415),
+    ErrorKind("unknown_host", 421, raised_by={UnknownHostError: "Host"}),
+    ErrorKind("upgrade_required", 426),
+    ErrorKind("header_too_large", 431),
+    ErrorKind("too_many_evaluations", 429, retryable=True, raised_by={QueueFullError: None}),
+    ErrorKind("rate_limit_exceeded", 429, retryable=True, raised_by={RateLimitedError: None}),
+    ErrorKind("model_busy", 429, retryable=True),
+    ErrorKind("insufficient_quota", 429, raised_by={SpentError: None}),
+    ErrorKind("internal_error", 500, raised_by={Exception: None}),
+    ErrorKind("arm_failed", 502, retryable=True, ends=Status.ARM_FAILED),
+    ErrorKind("llm_failed", 502, retryable=True, ends=Status.LLM_FAILED),
     ErrorKind(
         "not_ready",
         503,
-        "The service, an arm, a model or a policy is not ready. If the error remains, read the "
-        "service's log.",
         retryable=True,
-        raised_by={
-            ask.NotReadyError: None,
-            ArmError: None,
-        },  # outside a turn, whose own failures are `arm_failed`
+        raised_by={ask.NotReadyError: None, ArmError: None},  # a turn's own failures are `arm_failed`
     ),
-    ErrorKind(
-        "overloaded",
-        503,
-        "The service is busy, so nothing new was decided. If this happens often, add replicas "
-        "or raise the limit.",
-        retryable=True,
-        raised_by={OverloadedError: None},
-    ),
+    ErrorKind("overloaded", 503, retryable=True, raised_by={OverloadedError: None}),
     ErrorKind(
         "in_progress",
         503,
-        "Another request with the same idempotency key is in progress. Wait, then retry to get its answer.",
         retryable=True,
         raised_by={ask.InProgressError: None, AnsweredElsewhereError: "Idempotency-Key"},
     ),
-    ErrorKind(
-        "log_unavailable",
-        503,
-        "The log cannot be read or written. If the error remains, run `armwise doctor`.",
-        retryable=True,
-        raised_by=dict.fromkeys(LOG_UNUSABLE),
-    ),
-    ErrorKind(
-        "replica_lost",
-        503,
-        "The replica that was answering ended or does not respond. What it committed is kept. "
-        "Retry with the same idempotency key.",
-        retryable=True,
-    ),
-    ErrorKind(
-        "evaluation_under_way",
-        503,
-        "The evaluation for the promotion is not done. When it is, request the promotion again.",
-        retryable=True,
-        raised_by={UndecidedError: None},
-    ),
-    ErrorKind(
-        "llm_timeout",
-        504,
-        "The language model took longer than `limits.llm_timeout_s`. Retry, or raise the limit.",
-        retryable=True,
-        ends=Status.LLM_TIMEOUT,
-    ),
+    ErrorKind("log_unavailable", 503, retryable=True, raised_by=dict.fromkeys(LOG_UNUSABLE)),
+    ErrorKind("replica_lost", 503, retryable=True),
+    ErrorKind("evaluation_under_way", 503, retryable=True, raised_by={UndecidedError: None}),
+    ErrorKind("llm_timeout", 504, retryable=True, ends=Status.LLM_TIMEOUT),
 )
 
 ERRORS: Mapping[str, ErrorKind] = {kind.code: kind for kind in _KINDS}
