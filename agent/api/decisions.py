@@ -71,6 +71,9 @@ Fact = TypeVar("Fact", Decision, Feedback)
 
 Run = TypeVar("Run", Execution, Observation)
 
+SHOWN_STEPS = tuple(name for name in BUILT_IN if name != "groups")
+"""Steps whose records are shown: groups are those of others, and a step of your own may quote passages."""
+
 Ending = Annotated[str, among("ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled")]
 
 
@@ -126,43 +129,6 @@ class Observed(Reply):
     observed_at: Time
 
 
-class DecisionBudget(Reply):
-    """What a decision was charged under a budget."""
-
-    price: float
-    expected_costs: dict[str, float]
-
-
-class GuardRecord(Reply):
-    """The arm that the guard gave a share of the draw."""
-
-    reference: str
-    share: float = Field(
-        description="Least probability of this arm; 1: all but the floor, as the class went back."
-    )
-
-
-class DialRecord(Reply):
-    """The cost weight that a request set for its draw."""
-
-    cost_weight: float
-    expected_costs: dict[str, float]
-
-
-class Share(Reply):
-    """A canary's part of a decision."""
-
-    version: int
-    share: float
-
-
-class IncumbentShare(Reply):
-    """The part of the caller's own decider in a decision."""
-
-    share: float
-    pmf: dict[str, float] = Field(description="What it would have drawn from, arm to probability.")
-
-
 class DecisionRow(Reply):
     """A decision of a list."""
 
@@ -205,13 +171,6 @@ class ModelTokens(Reply):
     cache_written: int = Field(description="Prompt tokens that the engine has cached now.")
 
 
-class CacheMissRecord(Reply):
-    """What arms were expected to cost more, since a cache lacked the conversation."""
-
-    usd: dict[str, float] = Field(description="Dollars by arm.")
-    usd_weight: float = Field(description="Reward that a dollar cost in the draw.")
-
-
 class DecisionRecord(Chosen):
     """Everything known about a decision."""
 
@@ -229,18 +188,10 @@ class DecisionRecord(Chosen):
     floor: float | None
     deferred: bool
     activated: bool
-    budget: DecisionBudget | None
-    dial: DialRecord | None = Field(
-        description="How much cost counted in the draw, but not in the reward, if the request set that."
+    steps: dict[str, dict[str, Any]] = Field(
+        description="What each optional step did in the draw, by its name, such as `budget` or `guard`."
     )
-    cache_misses: CacheMissRecord | None = Field(
-        description="How much more each arm was expected to cost because its language model did not have "
-        "the conversation in its cache; null if there was no such arm."
-    )
-    guard: GuardRecord | None = Field(description="What the guard of a class did in the draw.")
     shadow: dict[str, float] | None
-    canary: Share | None
-    incumbent: IncumbentShare | None
     status: Ending | None
     error: str | None
     finish_reason: str | None = Field(
@@ -584,8 +535,6 @@ def document(
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = rule.compute_reward(example)
     answer, answers = _answer(None if execution is None else execution.answer)
-    names = ("budget", "cache", "dial", "guard", "incumbent")
-    budget, misses, dial, guard, incumbent = map(logged.steps.get, names)
     return construct(
         DecisionRecord,
         **describe_choice(logged, served, Finished(execution, ()) if execution else None, rule.cost),
@@ -601,21 +550,8 @@ def document(
         floor=logged.floor,
         deferred=logged.deferred,
         activated=any(item.kind is FeedbackKind.ACTIVATION for item in record.feedback),
-        budget=construct(DecisionBudget, price=budget["price"], expected_costs=dict(budget["costs"]))
-        if budget
-        else None,
-        dial=construct(DialRecord, cost_weight=dial["cost_weight"], expected_costs=dict(dial["costs"]))
-        if dial
-        else None,
-        cache_misses=construct(CacheMissRecord, usd=dict(misses["usd"]), usd_weight=misses["usd_weight"])
-        if misses
-        else None,
-        guard=construct(GuardRecord, **guard) if guard else None,
+        steps={name: dict(logged.steps[name]) for name in SHOWN_STEPS if name in logged.steps},
         shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
-        canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
-        incumbent=construct(IncumbentShare, share=incumbent["share"], pmf=dict(incumbent["pmf"]))
-        if incumbent and "pmf" in incumbent
-        else None,
         status=execution.status.value if execution else None,
         error=execution.error if execution else None,
         finish_reason=(execution and execution.finish_reason) or None,

@@ -115,14 +115,14 @@ def first_probability(record: dict[str, Any]) -> float:
 async def test_a_switch_costs_what_the_other_model_has_not_cached(tmp_path: Path) -> None:
     async with serve(tmp_path).running() as service:
         first = await ask(service, 0, "arm/small")
-        assert first["cache_misses"] is None
+        assert first["steps"].get("cache") is None
         read = first["tokens_by_model"]["default"]["prompt"]
         second = await ask(service, 1)
-        missed = second["cache_misses"]
+        missed = second["steps"]["cache"]
         assert missed["usd_weight"] == 10.0
         assert missed["usd"] == {"small": 0.0, "large": pytest.approx(read * 0.009 / 1000 / 5, rel=0.01)}
         other = await ask(service, 1, agent={"episode_id": "other"})
-        assert other["cache_misses"] is None
+        assert other["steps"].get("cache") is None
         assert first_probability(second) < first_probability(other)
         verified = (await service.client.get(f"/v1/decisions/{second['decision_id']}/verify")).json()
         assert verified["verified"], verified["why"]
@@ -134,7 +134,7 @@ async def test_it_is_counted_over_the_turns_that_are_named(
     monkeypatch.setattr("armwise.agent.turn.steps.cache.TURNS", 1.0)
     async with serve(tmp_path).running() as service:
         read = (await ask(service, 0, "arm/small"))["tokens_by_model"]["default"]["prompt"]
-        missed = (await ask(service, 1))["cache_misses"]["usd"]["large"]
+        missed = (await ask(service, 1))["steps"]["cache"]["usd"]["large"]
         assert missed == pytest.approx(read * 0.009 / 1000, rel=0.01)
 
 
@@ -160,7 +160,7 @@ async def test_where_nothing_counts_the_log_is_not_read(tmp_path: Path, changes:
         step._find_turns = fail  # noqa: SLF001 - the seam to the log
     async with service.running():
         await ask(service, 0)
-        assert (await ask(service, 1))["cache_misses"] is None
+        assert (await ask(service, 1))["steps"].get("cache") is None
         body = {"messages": talk(0), "metadata": {"session_id": "s-1"}}
         answer = (await service.client.post("/v1/chat/completions", json=body)).json()
         assert answer["agent"]["episode_id"] is None
@@ -171,17 +171,17 @@ async def test_a_session_that_is_named_is_a_conversation_and_a_shared_key_is_non
         named = {"metadata": {"session_id": "s-1"}, "agent": {}}
         first = await ask(service, 0, "arm/small", **named)
         assert first["episode_id"] == "s-1"
-        assert (await ask(service, 1, **named))["cache_misses"]["usd"]["large"] > 0.0
+        assert (await ask(service, 1, **named))["steps"]["cache"]["usd"]["large"] > 0.0
         keyed = {"prompt_cache_key": "k-1", "agent": {}}
         assert (await ask(service, 0, "arm/small", **keyed))["episode_id"] is None
-        assert (await ask(service, 1, **keyed))["cache_misses"] is None
+        assert (await ask(service, 1, **keyed))["steps"].get("cache") is None
 
 
 async def test_another_replica_and_a_restart_find_what_is_cached(tmp_path: Path) -> None:
     async with serve(tmp_path).running() as service:
         await ask(service, 0, "arm/large")
     async with serve(tmp_path).running() as service:
-        assert set((await ask(service, 1))["cache_misses"]["usd"].values()) > {0.0}
+        assert set((await ask(service, 1))["steps"]["cache"]["usd"].values()) > {0.0}
 
 
 @dataclass
@@ -199,9 +199,9 @@ async def test_a_cache_lapses_with_time(tmp_path: Path) -> None:
     async with serve(tmp_path, clock=SteadyClock(wall, wall)).running() as service:
         await ask(service, 0, "arm/small")
         wall.now += 299.0
-        assert (await ask(service, 1, "arm/small"))["cache_misses"] is None
+        assert (await ask(service, 1, "arm/small"))["steps"].get("cache") is None
         wall.now += 301.0
-        lapsed = (await ask(service, 2))["cache_misses"]["usd"]
+        lapsed = (await ask(service, 2))["steps"]["cache"]["usd"]
         assert min(lapsed.values()) > 0.0
 
 

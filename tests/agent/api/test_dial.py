@@ -82,12 +82,12 @@ async def test_the_log_has_what_the_arm_was_drawn_with(tmp_path: Path, policy: s
             chosen = await ask(service, model, weight)
             path = f"/v1/decisions/{chosen['decision_id']}"
             logged = (await service.client.get(path)).json()
-            assert logged["dial"]["cost_weight"] == pytest.approx(told)
+            assert logged["steps"]["dial"]["cost_weight"] == pytest.approx(told)
             verified = (await service.client.get(f"{path}/verify")).json()
             assert verified["verified"], verified["why"]
             assert chosen["propensity"] == chosen["pmf"][chosen["arm_drawn"]]
         plain = (await service.client.get(f"/v1/decisions/{(await ask(service))['decision_id']}")).json()
-        assert plain["dial"] is None
+        assert "dial" not in plain["steps"]
 
 
 async def test_the_reward_is_the_same_rule_whatever_the_dial_says(priced: Service) -> None:
@@ -103,8 +103,8 @@ async def test_the_reward_is_the_same_rule_whatever_the_dial_says(priced: Servic
 
 async def test_what_an_answer_costs_is_expected_from_its_price(priced: Service) -> None:
     asked = await ask(priced, "auto:cheap", max_tokens=50)
-    logged = (await priced.client.get(f"/v1/decisions/{asked['decision_id']}")).json()["dial"][
-        "expected_costs"
+    logged = (await priced.client.get(f"/v1/decisions/{asked['decision_id']}")).json()["steps"]["dial"][
+        "costs"
     ]
     assert logged["large"] == pytest.approx(10 * logged["small"])
     assert logged["small"] == logged["searching"]
@@ -133,7 +133,7 @@ async def test_every_door_reads_the_names(priced: Service, path: str) -> None:
     body = {"/v1/responses": {"input": QUESTION}, "/v1/retrieve": {"query": QUESTION}}.get(path, said)
     answer = await priced.client.post(path, json={**body, "model": "auto:best"})
     logged = await priced.client.get(f"/v1/decisions/{answer.json()['agent']['decision_id']}")
-    assert logged.json()["dial"]["cost_weight"] == 0.0
+    assert logged.json()["steps"]["dial"]["cost_weight"] == 0.0
 
 
 async def test_names_are_listed_where_cost_counts_and_refused_elsewhere(

@@ -446,8 +446,8 @@ async def test_a_canary_draws_from_the_mixture_that_is_logged(
             found = await chosen(service, f"d-{n}", incumbent=incumbent)
             row = await record(service, f"d-{n}")
             theirs = incumbent.get("distribution") or {"large": 1.0}
-            assert (row["policy"], row["incumbent"]["share"]) == (INCUMBENT, 1 - share)
-            assert row["incumbent"]["pmf"] == {arm: theirs.get(arm, 0.0) for arm in ARMS}  # type: ignore[attr-defined]
+            assert (row["policy"], row["steps"]["incumbent"]["share"]) == (INCUMBENT, 1 - share)
+            assert row["steps"]["incumbent"]["pmf"] == {arm: theirs.get(arm, 0.0) for arm in ARMS}  # type: ignore[attr-defined]
             for arm, p in found["pmf"].items():
                 expected = (1 - share) * theirs.get(arm, 0.0) + share * row["shadow"][arm]  # type: ignore[attr-defined]
                 assert p == pytest.approx(expected, abs=1e-12)
@@ -469,7 +469,7 @@ async def test_at_share_1_the_policy_decides_with_or_without_an_incumbent(tmp_pa
         for name, body in (("d-1", {}), ("d-2", {"incumbent": None})):
             found = await chosen(service, name, **body)
             row = await record(service, name)
-            assert (row["policy"], row["incumbent"], row["shadow"]) == ("vowpal", None, None)
+            assert (row["policy"], row["steps"].get("incumbent"), row["shadow"]) == ("vowpal", None, None)
             assert min(found["pmf"].values()) >= 0.01
             assert (await verified(service, name))["verified"]
 

@@ -269,7 +269,7 @@ async def made_by(service: Service, headers: dict[str, str] | None = None) -> di
 async def test_a_canary_takes_its_share_until_it_is_ended(on_each: Service) -> None:
     (live,) = await learned(on_each)
     candidate = publish(on_each).version
-    assert (await made_by(on_each))["canary"] is None
+    assert (await made_by(on_each))["steps"].get("canary") is None
     body = (await canary(on_each, candidate, 0.2)).json()
     assert body["canaries"] == [
         {
@@ -284,18 +284,21 @@ async def test_a_canary_takes_its_share_until_it_is_ended(on_each: Service) -> N
     assert body["serving"]["version"] == live
     assert not body["serving"]["pinned"]
     record = await made_by(on_each)
-    assert (record["policy_version"], record["canary"]) == (live, {"version": candidate, "share": 0.2})
+    assert (record["policy_version"], record["steps"]["canary"]) == (
+        live,
+        {"version": candidate, "share": 0.2},
+    )
     assert record["policy"] == "vowpal"
     found = await verified(on_each, record["decision_id"])
     assert (found["verified"], found["max_difference"]) == (True, 0.0)
     assert (found["candidate"], found["share"]) == (candidate, 0.2)
     (following,) = await learned(on_each)
     record = await made_by(on_each)
-    assert (record["policy_version"], record["canary"]["version"]) == (following, candidate)
+    assert (record["policy_version"], record["steps"]["canary"]["version"]) == (following, candidate)
     body = (await canary(on_each, candidate, 0, "seen enough")).json()
     assert body["canaries"] == []
     record = await made_by(on_each)
-    assert record["canary"] is None
+    assert record["steps"].get("canary") is None
     assert (await verified(on_each, record["decision_id"]))["verified"]
     said = (await listed(on_each))["promotions"]
     assert [(one["action"], one["version"], one["share"], one["reason"]) for one in said] == [
@@ -311,7 +314,7 @@ async def test_a_promotion_and_a_rollback_end_a_canary(service: Service, action:
     await canary(service, candidate, 0.5)
     assert len((await shown(service))["canaries"]) == 1
     assert (await say(service, action, live)).json()["canaries"] == []
-    assert (await made_by(service))["canary"] is None
+    assert (await made_by(service))["steps"].get("canary") is None
 
 
 async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service: Service) -> None:
@@ -345,9 +348,9 @@ async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(se
     failing = replace(known, policy=Failing())
     service.replica.versions._canaries = {candidate: (1, failing)}  # noqa: SLF001 - as if its state gave none
     await service.refresh()
-    assert (await made_by(service))["canary"] is None
+    assert (await made_by(service))["steps"].get("canary") is None
     await service.refresh()
-    assert (await made_by(service))["canary"] is None
+    assert (await made_by(service))["steps"].get("canary") is None
     assert not (await shown(service))["canaries"][0]["deciding"]
 
 
@@ -380,7 +383,7 @@ async def test_no_more_candidates_than_there_may_be_get_a_share(service: Service
     assert (await canary(service, names[3], 0.2)).status_code == 200, "it is one already"
     assert (await canary(service, names[0], 0.0)).status_code == 200
     assert (await canary(service, names[4], 0.1)).status_code == 200
-    made = {(await made_by(service))["canary"]["version"] for _ in range(40)}
+    made = {(await made_by(service))["steps"]["canary"]["version"] for _ in range(40)}
     assert made == set(names[1:])
 
 

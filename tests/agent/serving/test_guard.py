@@ -189,13 +189,13 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
         assert recorded(service, Operation.FALL) == [], "slow ratings may still come"
         passing.hours += 1
         first += await converse(service, 2, 118)
-        assert {record["guard"]["share"] for record in first} == {0.3}
+        assert {record["steps"]["guard"]["share"] for record in first} == {0.3}
         assert [record["pmf"]["dense"] for record in first] == pytest.approx([0.3] * 120)
         (event,) = recorded(service, Operation.FALL)
         assert (event["name"], event["reference"]) == ("tax", "dense")
         assert event["points"] < 10 < 90 < event["reference_points"]
         second = await converse(service, 4, 120)
-        assert [record["guard"]["share"] for record in second] == [1.0, 0.3, 1.0, 0.3]
+        assert [record["steps"]["guard"]["share"] for record in second] == [1.0, 0.3, 1.0, 0.3]
         assert second[0]["pmf"]["dense"] == pytest.approx(0.96)
         for number in (3, 120, 121):
             verified = (await service.client.get(f"/v1/decisions/d-{number}/verify")).json()
@@ -217,7 +217,7 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
         assert "task=tax" not in str(second[0]["guard"])
     async with a_service(tmp_path, clock=passing.make()).running() as service:
         third = await converse(service, 2, 124)
-        assert [record["guard"]["share"] for record in third] == [1.0, 0.3]
+        assert [record["steps"]["guard"]["share"] for record in third] == [1.0, 0.3]
         assert len(recorded(service, Operation.FALL)) == 1
 
 
@@ -241,7 +241,7 @@ async def test_a_guard_that_is_removed_frees_its_classes_for_good_and_says_so(
         assert "1 class(es) that had gone back are free again" in caplog.text
     async with a_service(tmp_path, clock=passing.make()).running() as service:
         (record, _) = await converse(service, 2, 122)
-        assert record["guard"]["share"] == 0.3
+        assert record["steps"]["guard"]["share"] == 0.3
         assert len(recorded(service, Operation.FALL)) == 2, "the history stays"
 
 
