@@ -39,7 +39,7 @@ from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback
 from armwise.feedback.log import facts
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
-from armwise.feedback.log.texts import list_texts
+from armwise.feedback.log.facts import list_texts
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import summary, take_epoch
 from benchmarks.http_load import connect, request

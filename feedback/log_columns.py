@@ -126,9 +126,6 @@ def read_decisions(
         distributions: Whether to read the distributions alone.
         sampled: Selection of draws; only the stretches of these are read. None: everything is.
         on_progress: Called with the progress.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     wanted: list[sa.ColumnElement[Any]] = [
@@ -249,11 +246,7 @@ def _read_settled(
 
 
 def any_elsewhere(store: Store, since: float, until: float) -> bool:
-    """Return whether the tap has decisions of a time: made, or taken part in, by another system.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return whether the tap has decisions of a time: made, or taken part in, by another system."""
     d = t.decisions.c
     after, last = listing.positions_at(store, [since - LATE_S, until + LATE_S])
     query = sa.exists().where(

@@ -138,7 +138,7 @@ class LogSource(TrainingLog):
     @property
     @override
     def settled(self) -> Settled:
-        """The settled part at the first access. Raises LogUnavailableError."""
+        """The settled part at the first access."""
         return self._ends[1]
 
     @property

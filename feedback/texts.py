@@ -1,7 +1,7 @@
 """Names of features, which are texts: `w=lovelace`, `tier=free`.
 
 The log and the policies have them by their pseudonyms (`pseudonym`), so that a name can be erased while all
-that was learned from it stays. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a
+that was learned from it stays. `armwise.feedback.log.facts` has the other texts of a fact. Numbers of a
 caller become features through `compress`.
 """
 

@@ -16,7 +16,7 @@ from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.neural import NeuralGreedy
 from armwise.feedback.events import Context, Decision
-from armwise.feedback.log.texts import without_texts
+from armwise.feedback.log.facts import without_texts
 
 ARMS = ("bm25", "dense", "none")
 FEATURES = {name: {"steps": float(name != "none")} for name in (*ARMS, "graph")}

@@ -83,7 +83,6 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
 
     Raises:
         SupersededError: Another learner has taken over.
-        LogUnavailableError: Try again later.
     """
     with store.writing() as connection:
         confirm_epoch(connection, epoch)
@@ -117,9 +116,6 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
         store: The log.
         join: Digest of the training log of the alarms; None: any.
         active: The active policy; a promoted recipe that begins to learn at an alarm or after it closes it.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     query = _SUMMARY if join is None else _SUMMARY_OF_JOIN
     promoted = active.promotion.version if active is not None and active.promotion is not None else 0
@@ -149,9 +145,6 @@ def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Ala
         store: The log.
         limit: Largest length of the list.
         join: Digest of the training log of the alarms; None: any.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     query = _NEWEST if join is None else _NEWEST.where(_OF_JOIN)
     with store.reading() as connection:
@@ -220,7 +213,6 @@ class Watch:
 
         Raises:
             SupersededError: Another learner has taken over.
-            LogUnavailableError: Try again later.
         """
         if self._found:
             rater = raters.foremost(self._store, self._rule)

@@ -1,4 +1,13 @@
-"""The SQL log: append, read, group commit, schema."""
+"""The SQL log: facts in, facts out.
+
+    facts, append, group_commit       what is stored of a fact; how facts are committed together
+    rows, listing, conversations      how they are read
+    erasures, chain                   how texts are removed; whether anything else was changed
+    tables, schema, operations        the tables; what operators decided
+    store, backend, sqlite, postgres  one log in one database
+
+Whatever reads or writes a log raises LogUnavailableError while its database is away. Try again later.
+"""
 
 from . import chain, conversations, counting, erasures, listing, operations, rows, schema, tables
 from .append import FeedbackStatus, Receipt
@@ -7,12 +16,12 @@ from .changes import ChangeWatch
 from .database import locate_url, without_password
 from .facts import Fact
 from .group_commit import SLOW_S, GroupCommit
-from .limits import LARGEST, Limited
 from .open import SERVING_S, open_log
 from .operations import Operation
 from .rows import insert
 from .sqlite import COPIED_IN_USE, lacks_wal
 from .store import DrawSecret, LoggedDecision, Store, row_time
+from .tables import LARGEST
 
 __all__ = [
     "COPIED_IN_USE",
@@ -24,7 +33,6 @@ __all__ = [
     "Fact",
     "FeedbackStatus",
     "GroupCommit",
-    "Limited",
     "LoggedDecision",
     "Operation",
     "Receipt",

@@ -8,8 +8,8 @@ import logging
 import math
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from reprlib import repr as _shortened
 from typing import Any
@@ -30,21 +30,22 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import dumps, json_items, limit_numbers
+from armwise.feedback.log.backend import dumps, json_items
 from armwise.feedback.log.chain import ERASABLE, FACTS, make_salt, make_seal
 from armwise.feedback.log.facts import (
     Fact,
     decision_row,
     execution_row,
     feedback_row,
+    list_texts,
     mark_rows,
     observation_row,
+    with_texts,
+    without_texts,
 )
-from armwise.feedback.log.limits import Limited
 from armwise.feedback.log.rows import IDS, look_up, select_texts
 from armwise.feedback.log.schema import require_row
-from armwise.feedback.log.texts import list_texts, with_texts, without_texts
-from armwise.feedback.log.under_way import NAMED_ERASURE, UNDER_WAY_S, UnderWay
+from armwise.feedback.log.under_way import NAMED_ERASURE, UNDER_WAY_S, find_erasure
 from armwise.feedback.texts import pseudonym
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ PROBE_BYTES = 64 * 1024
 """Bytes that a probe writes: more than most commits."""
 
 _LIMITED = {
-    table: [(column.name, column.type) for column in table.c if isinstance(column.type, Limited)]
+    table: [column for column in table.c if "limits" in column.info]
     for table in (t.decisions, t.executions, t.observations)
 }
 
@@ -82,31 +83,35 @@ class Receipt:
     status: FeedbackStatus | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How facts are written.
+def append(
+    connection: sa.Connection,
+    facts: Sequence[Fact],
+    now: float,
+    secret: Callable[[], str],
+    most: int | None = None,
+    redact: Callable[[str], str] | None = None,
+) -> list[Receipt]:
+    """Write facts within a transaction that the caller commits; return the receipt of each.
 
-    Attributes:
+    Args:
+        connection: The transaction.
+        facts: The facts.
+        now: Seconds since the epoch, by the clock.
+        secret: Returns the secret of the draws, by which erasures name their subjects.
         most: Values and retractions that a decision or an episode may have; None: unlimited.
         redact: Applied to every text before it is written.
-        secret: Returns the secret of the draws, by which erasures name their subjects.
-    """
-
-    most: int | None = None
-    redact: Callable[[str], str] | None = None
-    secret: Callable[[], str] = str
-
-
-def append(connection: sa.Connection, facts: Sequence[Fact], now: float, rules: Rules) -> list[Receipt]:
-    """Write facts within a transaction that the caller commits; return the receipt of each.
 
     Raises:
         StoreError: A fact is refused, as `Store.append` says: roll the transaction back.
     """
-    batch = Batch(*_lock_head(connection, now), now, rules)
-    batch.look_up(connection, facts)
+    batch = Batch(*_lock_head(connection, now), now, most, redact)
+    batch.look_up(connection, facts, secret)
     for fact in facts:
-        batch.add(fact)
+        try:
+            batch.receipts.append(batch.add(fact))
+        except (ConflictError, TooMuchFeedbackError) as error:
+            error.fact = fact  # as its sender knows it, rather than as it is written
+            raise
     for table, rows in batch.rows.items():
         if connection.dialect.name == "postgresql":
             connection.execute(_INSERTS[table], {"rows": rows})
@@ -193,43 +198,26 @@ Subject = tuple[str | None, str | None, FeedbackKind]
 """Id of a decision, or of an episode, and the kind of the feedback on it."""
 
 
-@dataclass(slots=True)
 class Batch:
-    """Facts that are committed together, as rows, and what the log has of what they name.
+    """Facts that are committed together, as rows, and what the log has of what they name."""
 
-    Attributes:
-        seq: The last assigned position.
-        at: The log's time there.
-        now: Seconds since the epoch, by the clock.
-        rules: How facts are written.
-        rows: Rows to insert, by table.
-        receipts: Receipts of the facts so far.
-        decisions: Position of each decision that the facts name, and who asked, by id.
-        executions: Ids of decisions that have an execution.
-        observations: Observations, by decision, source and arm.
-        feedback: Feedback and its position, by the pseudonym of its id and by kind.
-        amounts: Number of items of feedback by subject, if it is limited.
-        erased: Decisions of the facts whose texts were erased.
-        erased_episodes: Episodes of the facts whose newest decision was erased.
-        under_way: Erasures that apply to facts that are appended now.
-    """
+    def __init__(
+        self, seq: int, at: float, now: float, most: int | None, redact: Callable[[str], str] | None
+    ) -> None:
+        self.seq, self.at, self._now = seq, at, now  # the last position, and the log's time there
+        self._most, self._redact = most, redact
+        self.rows = defaultdict[sa.Table, list[dict[str, Any]]](list)
+        self.receipts: list[Receipt] = []
+        self._decisions: dict[str, tuple[int, str | None]] = {}  # position, and who asked
+        self._executions = set[str]()
+        self._observations = set[tuple[str, str, str]]()
+        self._feedback: dict[tuple[str, FeedbackKind], tuple[Feedback, int]] = {}  # by pseudonym of the id
+        self._amounts = Counter[Subject]()
+        self._erased, self._erased_episodes = set[str](), set[str]()
+        self._under_way: dict[str, int] = {}
+        self._secret = ""
 
-    seq: int
-    at: float
-    now: float
-    rules: Rules = field(default_factory=Rules)
-    rows: Mapping[sa.Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    receipts: list[Receipt] = field(default_factory=list)
-    decisions: dict[str, tuple[int, str | None]] = field(default_factory=dict)
-    executions: set[str] = field(default_factory=set)
-    observations: set[tuple[str, str, str]] = field(default_factory=set)
-    feedback: dict[tuple[str, FeedbackKind], tuple[Feedback, int]] = field(default_factory=dict)
-    amounts: Counter[Subject] = field(default_factory=Counter)
-    erased: set[str] = field(default_factory=set)
-    erased_episodes: set[str] = field(default_factory=set)
-    under_way: UnderWay = field(default_factory=UnderWay)
-
-    def look_up(self, connection: sa.Connection, facts: Sequence[Fact]) -> None:
+    def look_up(self, connection: sa.Connection, facts: Sequence[Fact], secret: Callable[[], str]) -> None:
         """Read what the log has of all that facts name, under the lock of the head."""
         made = {fact.id for fact in facts if isinstance(fact, Decision)}
         executed = {fact.decision_id for fact in facts if isinstance(fact, Execution)}
@@ -239,16 +227,16 @@ class Batch:
         for name, seq, asked_by, erased in look_up(
             connection, _DECISIONS, made | executed | observed | judged
         ):
-            self.decisions[name] = seq, asked_by
+            self._decisions[name] = seq, asked_by
             if erased is not None:
-                self.erased.add(name)
-        self.executions.update(name for (name,) in look_up(connection, _EXECUTIONS, executed))
-        self.observations.update(map(tuple, look_up(connection, _OBSERVATIONS, observed)))
+                self._erased.add(name)
+        self._executions.update(name for (name,) in look_up(connection, _EXECUTIONS, executed))
+        self._observations.update(map(tuple, look_up(connection, _OBSERVATIONS, observed)))
         if said:
             self._look_up_feedback(connection, said, judged)
-        under_way = connection.execute(_UNDER_WAY, {"since": self.now - UNDER_WAY_S}).all()
+        under_way = connection.execute(_UNDER_WAY, {"since": self._now - UNDER_WAY_S}).all()
         if under_way:
-            self.under_way = UnderWay(dict(map(tuple, under_way)), self.rules.secret())
+            self._under_way, self._secret = dict(map(tuple, under_way)), secret()
 
     def _look_up_feedback(self, connection: sa.Connection, said: list[Feedback], judged: set[str]) -> None:
         names = {name for item in said for name in (item.id, pseudonym(item.id))}
@@ -257,49 +245,42 @@ class Batch:
         ):
             content = {**(loads(labels or "null") or {}), **loads(texts or "{}").get("content", {})}
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=FeedbackKind(kind))
-            self.feedback[pseudonym(name), item.kind] = replace(item, content=content), seq
+            self._feedback[pseudonym(name), item.kind] = replace(item, content=content), seq
         episodes = {item.episode_id for item in said if item.episode_id and item.decision_id is None}
-        if self.rules.most is not None:
+        if self._most is not None:
             for name, kind, n in look_up(connection, _ON_DECISIONS, judged):
-                self.amounts[name, None, FeedbackKind(kind)] = n
+                self._amounts[name, None, FeedbackKind(kind)] = n
             for name, kind, n in look_up(connection, _ON_EPISODES, episodes):
-                self.amounts[None, name, FeedbackKind(kind)] = n
+                self._amounts[None, name, FeedbackKind(kind)] = n
         if episodes:
             newest = connection.execute(_EPISODES, {"names": sorted(episodes)})
-            self.erased_episodes.update(name for name, erased in newest if erased is not None)
+            self._erased_episodes.update(name for name, erased in newest if erased is not None)
 
-    def add(self, fact: Fact) -> None:
-        """Assign the next position to a fact that is new to the log.
-
-        Raises:
-            ConflictError: Its id is in use with another content.
-            TooMuchFeedbackError: The decision or episode has as much feedback as it may have.
-            ClockError: Its timestamp is in the future.
-            StoreError: A value is infinite or NaN.
-        """
-        try:
-            self.receipts.append(self._add(fact))
-        except (ConflictError, TooMuchFeedbackError) as error:
-            error.fact = fact  # as its sender knows it, rather than as it is written
-            raise
-
-    def _add(self, fact: Fact) -> Receipt:
-        erasure = self.under_way.find_erasure(fact)
+    def add(self, fact: Fact) -> Receipt:
+        """Assign the next position to a fact that is new to the log."""
+        erasure = find_erasure(fact, self._under_way, self._secret) if self._under_way else None
         fact = self._prepare(fact, erasure)
         match fact:
             case Decision():
-                if fact.id in self.decisions:
+                if fact.id in self._decisions:
                     raise ConflictError(f"decision id {fact.id!r} is already taken", fact)
                 self._next(fact.decided_at)
                 self._insert(t.decisions, decision_row(fact, self.seq, self.at, erasure), fact)
-                self.decisions[fact.id] = self.seq, fact.asked_by
-            case Execution():
-                return self._add_execution(fact)
+                self._decisions[fact.id] = self.seq, fact.asked_by
+            case Execution(decision_id=name):
+                if name in self._executions:
+                    return Receipt()
+                self._executions.add(name)
+                self._next(fact.finished_at)
+                self._insert(t.executions, execution_row(fact, self.seq), fact)
+                decision_seq, asked_by = self._decisions.get(name, (0, None))
+                if asked_by is not None and (marks := mark_rows(fact, decision_seq, asked_by)):
+                    self.rows[t.answer_marks].extend(marks)
             case Observation():
                 key = fact.decision_id, str(fact.source), fact.arm
-                if key in self.observations:
+                if key in self._observations:
                     return Receipt()
-                self.observations.add(key)
+                self._observations.add(key)
                 self._next(fact.observed_at)
                 self._insert(t.observations, observation_row(fact, self.seq), fact)
             case Feedback():
@@ -315,46 +296,31 @@ class Batch:
         match fact:
             case Decision():
                 if gone:
-                    self.erased.add(fact.id)
+                    self._erased.add(fact.id)
                 if fact.episode_id is not None:  # its newest decision is this one
-                    change = self.erased_episodes.add if gone else self.erased_episodes.discard
+                    change = self._erased_episodes.add if gone else self._erased_episodes.discard
                     change(fact.episode_id)
             case Feedback(decision_id=None, episode_id=str(episode)):
-                gone = gone or episode in self.erased_episodes
+                gone = gone or episode in self._erased_episodes
             case Execution() | Observation() | Feedback():
-                gone = gone or fact.decision_id in self.erased
+                gone = gone or fact.decision_id in self._erased
         if gone:
             return without_texts(fact)
-        return fact if self.rules.redact is None else with_texts(fact, self.rules.redact)
-
-    def _add_execution(self, execution: Execution) -> Receipt:
-        name = execution.decision_id
-        if name in self.executions:
-            return Receipt()
-        self.executions.add(name)
-        self._next(execution.finished_at)
-        self._insert(t.executions, execution_row(execution, self.seq), execution)
-        decision_seq, asked_by = self.decisions.get(name, (0, None))
-        if asked_by is not None and (marks := mark_rows(execution, decision_seq, asked_by)):
-            self.rows[t.answer_marks].extend(marks)
-        return Receipt(self.seq)
+        return fact if self._redact is None else with_texts(fact, self._redact)
 
     def _insert(self, table: sa.Table, row: dict[str, Any], fact: Fact) -> None:
         """Add a row and the texts of its fact; values beyond the limits are replaced, with a warning."""
         texts = list_texts(fact)
-        checked = [(row, name, limits.within) for name, limits in _LIMITED[table]]
-        checked += [(row, name, limit_numbers) for name in _DOCUMENTS[table]]
-        checked += [(texts, name, limit_numbers) for name in texts]
-        for part, name, limit in checked:
-            value = part[name]
-            within = limit(value)
-            if within is value:
-                continue
-            part[name] = within
-            if within != value:
-                about = row.get("decision_id") or row["id"]
-                shown = _shortened(within), table.name, name, about, _shortened(value)
-                logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
+        within = [(row, column.name, _limit(column, row[column.name])) for column in _LIMITED[table]]
+        within += [(row, name, limit_numbers(row[name])) for name in _DOCUMENTS[table]]
+        within += [(texts, name, limit_numbers(part)) for name, part in texts.items()]
+        for part, name, value in within:
+            if value is not (given := part[name]):
+                part[name] = value
+                if value != given:
+                    about = row.get("decision_id") or row["id"]
+                    shown = _shortened(value), table.name, name, about, _shortened(given)
+                    logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
         self.rows[table].append(row)
         self._seal(table, row, texts)
 
@@ -369,7 +335,7 @@ class Batch:
             self.rows[t.texts].append({"seq": self.seq, "document": texts, "salt": salt})
 
     def _next(self, at: float) -> None:
-        check_stamp(at, self.now)
+        check_stamp(at, self._now)
         self.seq, self.at = self.seq + 1, max(self.at, at)
 
     def _add_feedback(self, item: Feedback) -> Receipt:
@@ -378,15 +344,15 @@ class Batch:
         shown = item.kind is FeedbackKind.ACTIVATION
         name = pseudonym(item.id)
         for kind in (FeedbackKind.ACTIVATION,) if shown else _RATINGS:
-            if stored := self.feedback.get((name, kind)):
+            if stored := self._feedback.get((name, kind)):
                 _same_or_conflict(stored[0], item)
-        if stored := self.feedback.get((name, item.kind)):
+        if stored := self._feedback.get((name, item.kind)):
             return Receipt(stored[1], FeedbackStatus.DUPLICATE)
-        if not shown and self.rules.most is not None:
-            self._count(item, self.rules.most)
+        if not shown and self._most is not None:
+            self._count(item, self._most)
         self._next(item.received_at)
-        self.feedback[name, item.kind] = item, self.seq
-        early = item.decision_id is not None and item.decision_id not in self.decisions
+        self._feedback[name, item.kind] = item, self.seq
+        early = item.decision_id is not None and item.decision_id not in self._decisions
         row, rows = feedback_row(item, self.seq, self.at, early), self.rows[t.feedback]
         if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):
             rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
@@ -397,13 +363,51 @@ class Batch:
     def _count(self, item: Feedback, most: int) -> None:
         """Count feedback on its decision or episode. Raises TooMuchFeedbackError."""
         subject = item.decision_id, item.episode_id, item.kind
-        if self.amounts[subject] >= most:
+        if self._amounts[subject] >= most:
             about = f"decision {item.decision_id}" if item.decision_id else f"episode {item.episode_id}"
             kind = "retractions" if item.kind is FeedbackKind.RETRACTION else "values"
             raise TooMuchFeedbackError(
                 f"{about} already has {most:,} {kind} of feedback, which is the maximum", item
             )
-        self.amounts[subject] += 1
+        self._amounts[subject] += 1
+
+
+def _limit(column: sa.Column[Any], value: Any) -> Any:
+    """Return a number to write: the nearest limit beyond them, and no propensity rather than another one."""
+    low, high = column.info["limits"]
+    if value is not None and not low <= value <= high:
+        value = None if column.name == "propensity" else low if value < low else high
+    return round(value) if isinstance(column.type, sa.Integer) else value
+
+
+def limit_numbers(value: Any) -> Any:
+    """Return a document with numbers cut to +-`LARGEST`, NaN as 0; the same object if unchanged.
+
+    >>> limit_numbers({"tokens": [1e30, 5], "usd": float("-inf")})
+    {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return max(-t.LARGEST, min(t.LARGEST, value)) if value == value else 0.0
+    if isinstance(value, list | tuple):
+        if _is_plain(value):
+            return value
+        parts = map(limit_numbers, value)
+        return tuple(parts) if isinstance(value, tuple) else list(parts)
+    if isinstance(value, Mapping) and not _is_plain(value.values()):
+        return {name: limit_numbers(part) for name, part in value.items()}
+    return value
+
+
+def _is_plain(values: Collection[Any]) -> bool:
+    """Return whether values are all numbers within their limits, or all texts."""
+    if isinstance(next(iter(values), None), str):
+        return all(isinstance(part, str) for part in values)
+    try:
+        return not values or bool(min(values) >= -t.LARGEST and max(values) <= t.LARGEST)
+    except TypeError:  # some are none, or hold others
+        return False
 
 
 _RATINGS = (FeedbackKind.VALUE, FeedbackKind.PASSAGE, FeedbackKind.RETRACTION)

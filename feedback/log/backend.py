@@ -1,21 +1,17 @@
-"""The protocol of a database that can hold a log; `sqlite` and `postgres` implement it.
-
-All statements are SQLAlchemy Core, the same for both databases.
-"""
+"""What a database that can hold a log does: `sqlite` and `postgres`, which run the same statements."""
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
-
-from armwise.feedback.log.limits import LARGEST, are_numbers
 
 ANSWER_S = 60.0
 """Longest time of a statement on a server in the background, in seconds."""
@@ -30,55 +26,54 @@ RESERVED = 2
 """Connections among these that are reserved for appending facts and for probes."""
 
 
-class Database(Protocol):
+class Database(ABC):
     """One database, set up so that commits are durable and every wait is bounded.
+
+    A connection with the execution option `reading` reads one snapshot of the log.
 
     Attributes:
         engine: Connections to the database; their number is bounded.
-        snapshot: Options of a connection that reads one snapshot of the log.
     """
 
     engine: sa.Engine
-    snapshot: Mapping[str, Any]
 
-    def take_control(self, connection: sa.Connection) -> None:
+    def take_control(self, connection: sa.Connection) -> None:  # noqa: B027 - SQLite allows one writer
         """Take the lock of writers other than those that append facts, until the transaction ends.
 
         Where the database supports concurrent writers, appending goes on meanwhile.
         """
-        ...
 
     def version(self) -> int | None:
         """Return a number that changes with every commit; None where asking costs as much as reading."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
-
-    def is_away(self, error: Exception) -> bool:
-        """Return whether a driver error means that the database is unreachable, locked or full."""
-        ...
-
-    def find_remedy(self, error: Exception) -> str:
-        """Return what an operator corrects where the database is away; empty: the cause is unknown."""
-        ...
-
-    def is_damaged(self, error: Exception) -> bool:
-        """Return whether a driver error means that the tables are missing or changed."""
-        ...
-
-    def forget(self) -> None:
-        """Remove the remains of overwritten rows from its files, as far as a client can."""
-        ...
-
-    def backup(self, to: Path) -> None:
-        """Write a copy of the log. Raises StoreError."""
-        ...
+        return None
 
     def time(self) -> float | None:
         """Return the time of its clock, seconds since the epoch; None: it uses this machine's clock."""
-        ...
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all connections."""
+
+    @abstractmethod
+    def is_away(self, error: Exception) -> bool:
+        """Return whether a driver error means that the database is unreachable, locked or full."""
+
+    @abstractmethod
+    def is_damaged(self, error: Exception) -> bool:
+        """Return whether a driver error means that the tables, which our statements fit, have changed."""
+
+    @abstractmethod
+    def find_remedy(self, error: Exception) -> str:
+        """Return what an operator corrects where the database is away; empty: the cause is unknown."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Remove the remains of overwritten rows from its files, as far as a client can."""
+
+    @abstractmethod
+    def backup(self, to: Path) -> None:
+        """Write a copy of the log. Raises StoreError."""
 
 
 class json_items(GenericFunction[Any]):  # noqa: N801 - SQLAlchemy names a function by its class
@@ -158,30 +153,3 @@ def _make_storable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_make_storable(name): _make_storable(part) for name, part in value.items()}
     return value
-
-
-def limit_numbers(value: Any) -> Any:
-    """Return a document with numbers cut to +-`LARGEST`, NaN as 0; the same object if unchanged.
-
-    >>> limit_numbers({"tokens": [1e30, 5], "usd": float("-inf")})
-    {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}
-    """
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int | float):
-        return max(-LARGEST, min(LARGEST, value)) if value == value else 0.0
-    if isinstance(value, list | tuple):
-        if _is_plain(value):
-            return value
-        parts = map(limit_numbers, value)
-        return tuple(parts) if isinstance(value, tuple) else list(parts)
-    if isinstance(value, Mapping) and not _is_plain(value.values()):
-        return {name: limit_numbers(part) for name, part in value.items()}
-    return value
-
-
-def _is_plain(values: Collection[Any]) -> bool:
-    """Return whether values are all numbers within their limits, or all texts."""
-    if isinstance(next(iter(values), None), str):
-        return all(isinstance(part, str) for part in values)
-    return are_numbers(values)

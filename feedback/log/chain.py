@@ -16,7 +16,7 @@ import hashlib
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -29,7 +29,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.log.operations import Operation
 from armwise.feedback.log.rows import IDS, look_up
 from armwise.feedback.log.schema import require_row
-from armwise.feedback.log.under_way import UNDER_WAY_S, Scope
+from armwise.feedback.log.under_way import Scope
 from armwise.feedback.texts import pseudonym
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def fold_all(store: "Store") -> LogHead:
 
     Raises:
         LogGapError: The log has no head.
-        LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
         end = _read_end(connection)
@@ -242,7 +241,6 @@ def verify_chain(
 
     Raises:
         LogGapError: The head of the log is missing.
-        LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
         end = _read_end(connection)
@@ -250,7 +248,6 @@ def verify_chain(
         joined = {
             f"the learner of {name[:12]}": LogHead(*head) for name, *head in connection.execute(_JOINED)
         }
-        before = _read_erasures(connection)
     outside = [
         f"the {table.name} have a fact at position {seq:,}, outside of the log"
         for table, seq in ends
@@ -263,72 +260,34 @@ def verify_chain(
         with store.reading() as connection:
             walk.read(connection, start, upto)
         on_progress(upto, last)
-    with store.reading() as connection:
-        after = _read_erasures(connection)
-    same = [number for number, erasure in before.items() if after.get(number) == erasure]
-    changes = *walk.found.values(), *walk.compare(last, end), *walk.count(after, same), *outside
+    changes = *walk.found.values(), *walk.compare(last, end), *outside
     return ChainReport(LogHead(last, walk.chain), walk.agreed, dict(walk.erased), changes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Erasure:
-    """The record of an erasure.
-
-    Attributes:
-        at: When it was made.
-        scope: Kind of what was erased.
-        upto: Position up to which all texts are gone; 0 but for an erasure by age.
-        decisions: Number of decisions that lost their texts.
-    """
-
-    at: float
-    scope: str
-    upto: int
-    decisions: int
-
-    def covers(self, decision: Mapping[str, Any]) -> bool:
-        """Return whether it may have erased a decision: one that it reaches, or was under way."""
-        if self.upto:
-            return bool(decision["seq"] <= self.upto)
-        return bool(decision["logged_at"] <= self.at + UNDER_WAY_S)
-
-
-def _read_erasures(connection: sa.Connection) -> dict[int, _Erasure]:
-    rows = operations.read_all(connection, Operation.ERASURE, Operation.RETENTION)
-    return {
-        row.seq: _Erasure(
-            row.at, row.document["scope"], row.document.get("upto") or 0, row.document["n_decisions"]
-        )
-        for row in rows
-    }
 
 
 _Placed = tuple[sa.Table, Mapping[str, Any]]
 """A fact, by its table, with the values of its row as they are stored."""
 
 
-@dataclass(slots=True)
 class _Walk:
     """Folds the facts in order, and notes where they are not what they were.
 
-    Attributes:
+    Args:
         checkpoints: Heads to compare with, by what has them.
+
+    Attributes:
         found: The first fact that is missing, that does not match its seal, or that lost its texts.
         erased: Number of erased decisions, by the number of their erasure.
     """
 
-    checkpoints: Mapping[str, LogHead]
-    found: dict[str, str] = field(default_factory=dict)
-    erased: Counter[int] = field(default_factory=Counter)
-    _sealed: Counter[int] = field(default_factory=Counter)
-    _link: bytes = bytes.fromhex(t.NO_FACTS)
-    _due: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
-    _compared: list[tuple[int, str, bool]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Compare the beginning."""
-        for name, head in self.checkpoints.items():
-            self._due.setdefault(head.seq, []).append((name, head.chain))
+    def __init__(self, checkpoints: Mapping[str, LogHead]) -> None:
+        self._checkpoints = checkpoints
+        self.found: dict[str, str] = {}
+        self.erased = Counter[int]()
+        self._link = bytes.fromhex(t.NO_FACTS)
+        self._due = defaultdict[int, list[tuple[str, str]]](list)
+        self._compared: list[tuple[int, str, bool]] = []  # position, name, and whether the chain agrees
+        for name, head in checkpoints.items():
+            self._due[head.seq].append((name, head.chain))
         self._note(0)
 
     @property
@@ -341,49 +300,40 @@ class _Walk:
         """Position of the last head that agrees; 0: none does."""
         return max((seq for seq, _, agrees in self._compared if agrees), default=0)
 
+    def _note(self, seq: int) -> None:
+        """Compare the chain at a position with those that are due there."""
+        self._compared += [(seq, name, chain == self.chain) for name, chain in self._due.pop(seq, ())]
+
     def read(self, connection: sa.Connection, start: int, end: int) -> None:
-        """Fold the facts at the positions from `start` + 1 to `end`."""
+        """Fold the facts at the positions from `start` + 1 to `end`, and compare them with their texts."""
         between = {"after": start, "upto": end}
         texts = {seq: (document, salt) for seq, document, salt in connection.execute(_TEXTS, between)}
-        facts: defaultdict[int, list[tuple[sa.Table, sa.Row[Any]]]] = defaultdict(list)
+        facts = defaultdict[int, list[tuple[sa.Table, sa.Row[Any]]]](list)
         for table, query in _ROWS.items():
             for row in connection.execute(query, between):
                 facts[row[0]].append((table, row))
+        gone = list[_Placed]()
         for seq in range(start + 1, end + 1):
             if len(facts[seq]) != 1:
                 what = "are several facts" if facts[seq] else "is no fact"
                 self.found.setdefault("position", f"there {what} at position {seq:,}")
             for table, row in facts[seq]:
                 self._link = _link(self._link, table, row)
+                values = dict(zip(row._fields, row, strict=True))
+                is_gone = _lacks_texts(table, values, *texts.get(seq, (b"{}", b"")))
+                if is_gone is None:
+                    about = f"the fact at position {seq:,}, of the {table.name}"
+                    self.found.setdefault(
+                        "seal", f"{about}, does not match its seal: it or its texts changed"
+                    )
+                elif is_gone:
+                    gone.append((table, values))
+                    if table is t.decisions:
+                        self.erased[values["erased"]] += 1
             self._note(seq)
-        placed = (fact for _, some in sorted(facts.items()) for fact in some)
-        self._check_texts(
-            connection, [(table, dict(zip(row._fields, row, strict=True))) for table, row in placed], texts
-        )
-
-    def _check_texts(
-        self, connection: sa.Connection, facts: Sequence[_Placed], texts: Mapping[int, tuple[Any, Any]]
-    ) -> None:
-        """Compare facts with the texts at their positions, and those without with the erasures."""
-        gone = list[_Placed]()
-        for table, values in facts:
-            is_gone = _lacks_texts(table, values, *texts.get(values["seq"], (b"{}", b"")))
-            if is_gone is None:
-                about = f"the fact at position {values['seq']:,}, of the {table.name}"
-                self.found.setdefault("seal", f"{about}, does not match its seal: it or its texts changed")
-            elif is_gone:
-                gone.append((table, values))
         for table, seq in _list_unexplained(connection, gone):
             about = f"the texts of the fact at position {seq:,}, of the {table.name}"
             self.found.setdefault("texts", f"{about}, are gone, and no erasure on record removed them")
-        for table, values in gone:
-            if table is t.decisions:
-                self.erased[values["erased"]] += 1
-                self._sealed[values["erased"]] += values["seal"] is not None
-
-    def _note(self, seq: int) -> None:
-        """Compare the chain at a position with those that are due there."""
-        self._compared += [(seq, name, chain == self.chain) for name, chain in self._due.get(seq, ())]
 
     def compare(self, last: int, end: int) -> Iterator[str]:
         """Yield what the comparisons say of facts that end at a position, in a log that ends at another."""
@@ -396,22 +346,12 @@ class _Walk:
                 yield f"a fact {between} was changed, removed or added: {name} has another chain"
                 break
             yield f"the chain of {name} at position {seq:,} was changed"
-        beyond, name = max(((head.seq, name) for name, head in self.checkpoints.items()), default=(0, ""))
+        beyond, name = max(((head.seq, name) for name, head in self._checkpoints.items()), default=(0, ""))
         if beyond > max(last, end):
             between = f"between positions {last + 1:,} and {beyond:,}"
             yield f"the facts {between} were removed: {name} was made after them"
         elif end > last:
             yield f"the facts between positions {last + 1:,} and {end:,} were removed: the log counts them"
-
-    def count(self, erasures: Mapping[int, _Erasure], numbers: Sequence[int]) -> Iterator[str]:
-        """Yield which of some erasures removed more or fewer texts than their records say.
-
-        A decision that was under way is erased as well, and was never sealed.
-        """
-        for number in numbers:
-            if not self._sealed[number] <= (n := erasures[number].decisions) <= self.erased[number]:
-                found = f"{self.erased[number]:,} decisions name it"
-                yield f"erasure {number} is recorded with the texts of {n:,} decisions, and {found}"
 
 
 def _lacks_texts(table: sa.Table, row: Mapping[str, Any], document: object, salt: object) -> bool | None:
@@ -434,13 +374,14 @@ def _list_unexplained(connection: sa.Connection, gone: Sequence[_Placed]) -> Ite
 
     An erasure reaches the decisions that name it, and all other facts on them or on their episodes; one by
     age reaches all positions up to its last; one of an episode or a decision also what is in the log of it
-    before any decision is.
+    before any decision is. Whether it had to reach them is not known any more.
     """
     if not gone:
         return
-    erasures = _read_erasures(connection)
-    aged = max((erasure.upto for erasure in erasures.values()), default=0)
-    scopes = {erasure.scope for erasure in erasures.values()}
+    rows = operations.read_all(connection, Operation.ERASURE, Operation.RETENTION)
+    numbers = {row.seq for row in rows}
+    scopes = {row.document["scope"] for row in rows}
+    aged = max((row.document.get("upto") or 0 for row in rows), default=0)
     named = {_decode(row["decision_id"]) for table, row in gone if row.get("decision_id") is not None}
     episodes = {
         _decode(row["episode_id"]) for table, row in gone if table is t.feedback and row["episode_id"]
@@ -449,8 +390,7 @@ def _list_unexplained(connection: sa.Connection, gone: Sequence[_Placed]) -> Ite
     of_episodes = dict(map(tuple, look_up(connection, _ERASED_EPISODES, episodes)))
     for table, row in gone:
         if table is t.decisions:
-            erasure = erasures.get(row["erased"])
-            explained = erasure is not None and erasure.covers(row)
+            explained = row["erased"] in numbers
         elif row["seq"] <= aged:
             explained = True
         elif row["decision_id"] is not None:

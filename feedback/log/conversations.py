@@ -17,18 +17,13 @@ import sqlalchemy as sa
 from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import json_items
-from armwise.feedback.log.facts import mark_digest
-from armwise.feedback.log.limits import LONGEST_MARK
+from armwise.feedback.log.facts import LONGEST_MARK, mark_digest
 from armwise.feedback.log.rows import read_tokens, select_text
 from armwise.feedback.log.store import Store
 
 
 def find_kept_draw(store: Store, episode: str) -> KeptDraw | None:
-    """Return the newest draw of an episode whose arm may be kept, if any.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the newest draw of an episode whose arm may be kept, if any."""
     with store.reading() as connection:
         rows = connection.execute(_TURNS_OF_DRAW, {"episode": episode}).all()
     draw = next((row for row in rows if row.mode == Mode.EXPLORE), None)
@@ -81,11 +76,7 @@ class EarlierTurn:
 
 
 def list_answered_turns(store: Store, episode: str) -> list[AnsweredTurn]:
-    """Return the first turn of an episode that asked a language model and the newest ones, oldest first.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the first turn of an episode that asked a language model and the newest ones, oldest first."""
     with store.reading() as connection:
         rows = list(connection.execute(_NEWEST_TURNS, {"episode": episode}))
         if len(rows) == ROUND:
@@ -112,9 +103,6 @@ def previous_turn(store: Store, decision: Decision) -> EarlierTurn | None:
     """Return the turn before a decision in its episode; None: it is the first one, or is not in the log.
 
     Others may name the same episode: only turns of the same caller count.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
         rows = connection.execute(_TURNS_BEFORE, {**_conversation(decision), "named": decision.id}).all()
@@ -149,7 +137,7 @@ _TURNS_BEFORE = (
 
 
 def is_newest(store: Store, decision: Decision) -> bool:
-    """Return whether a decision is its caller's newest one in its episode. Raises LogUnavailableError."""
+    """Return whether a decision is its caller's newest one in its episode."""
     with store.reading() as connection:
         return bool(connection.scalar(_NEWEST, _conversation(decision)) == decision.id)
 
@@ -190,9 +178,6 @@ def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dic
         store: The log.
         marks: Marks that a request shows, in its order; the last `MOST_LOOKED_UP` of them are looked up.
         asked_by: Who asks, as in `Decision.asked_by`; None, a caller that is not known, has no answers.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     if asked_by is None:
         return {}
@@ -233,11 +218,7 @@ _MARKED = (
 
 
 def find_episodes(store: Store, ids: Sequence[str]) -> tuple[dict[str, str | None], set[str]]:
-    """Return what the log has among a few thousand ids: the episode of each decision, and the episodes.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return what the log has among a few thousand ids: the episode of each decision, and the episodes."""
     with store.reading() as connection:
         rows = connection.execute(sa.select(_d.id, _d.episode_id).where(_d.id.in_(ids)))
         of_decisions = {row.id: row.episode_id for row in rows}

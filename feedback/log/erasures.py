@@ -1,6 +1,6 @@
 """Erase texts that people wrote and read, keep the numbers that are learned from, and record the erasure.
 
-Texts have a table of their own, so to erase them is to remove its rows; `armwise.feedback.log.texts` lists
+Texts have a table of their own, so to erase them is to remove its rows; `armwise.feedback.log.facts` lists
 them. The facts stay, with arms, probabilities, values of features, costs and values, so that a training log,
 its digests and the evaluations are the same afterwards. Ids of feedback become pseudonyms, by which they are
 still looked up. The seals of the facts, and the chain over them, stay as they are
@@ -209,7 +209,7 @@ def erase_older(store: Store, days: float, now: float) -> bool:
 
 
 def find_newest(store: Store) -> int | None:
-    """Return the number of the newest erasure; None: there is none. Raises LogUnavailableError."""
+    """Return the number of the newest erasure; None: there is none."""
     with store.reading() as connection:
         query = sa.select(sa.func.max(t.operations.c.seq)).where(t.operations.c.kind.in_(_ERASURES))
         found: int | None = connection.scalar(query)
@@ -217,7 +217,7 @@ def find_newest(store: Store) -> int | None:
 
 
 def erasures(store: Store) -> list[Erasure]:
-    """Return the records of erasures, newest first. Raises LogUnavailableError."""
+    """Return the records of erasures, newest first."""
     with store.reading() as connection:
         rows = operations.read_all(connection, *_ERASURES)
     return [_read_erasure(row.seq, row.at, **row.document) for row in reversed(rows)]

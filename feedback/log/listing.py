@@ -177,9 +177,6 @@ def decisions(
         criteria: Conditions.
         limit: Largest length of the page.
         before: Position that all must be before.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     d = t.decisions.c
     query = _outcomes(rule, criteria)
@@ -287,11 +284,7 @@ STAGES_AT_ONCE = 2000
 
 
 def stages(store: Store, served: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the id of each decision that an arm answered in stages, and these, in the order of the log.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Yield the id of each decision that an arm answered in stages, and these, in the order of the log."""
     e, after = t.executions.c, 0
     while True:
         query = sa.select(e.seq, e.decision_id, t.texts.c.document).join(t.texts, t.texts.c.seq == e.seq)

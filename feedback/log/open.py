@@ -62,7 +62,6 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
 
     Raises:
         MetricRedefinedError: The log has values of another definition.
-        LogUnavailableError: Try again later.
     """
     declared = {
         name: MetricDefinition(metric.type, *metric.range, metric.values or {})

@@ -10,7 +10,6 @@ transaction here: settings and locks are those of the transaction, and statement
 import logging
 import re
 import select
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from typing_extensions import override
 
 from armwise.feedback.errors import StoreError
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, WAIT_S, dumps
+from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, WAIT_S, Database, dumps
 
 logger = logging.getLogger(__name__)
 
@@ -98,16 +97,14 @@ class _Connection(psycopg.Connection):
             raise psycopg.OperationalError(f"the server has not answered for {self.answer_s:g} s") from None
 
 
-class PostgreSQL:
-    """A database on a server. Implements `armwise.feedback.log.backend.Database`.
+class PostgreSQL(Database):
+    """A database on a server.
 
     Args:
         url: URL of the database; options in it override our defaults.
         answer_s: Longest time of a statement, in seconds. The server cancels a slower one; if it fails to,
             because it hangs, the connection is closed `GRACE_S` later.
     """
-
-    snapshot: Mapping[str, Any] = {"reading": True}
 
     def __init__(self, url: sa.URL, answer_s: float = ANSWER_S) -> None:
         self._answer_s = answer_s
@@ -135,37 +132,36 @@ class PostgreSQL:
             for is_reading, mode in ((True, "REPEATABLE READ, READ ONLY"), (False, "READ COMMITTED"))
         }
 
+    @override
     def take_control(self, connection: sa.Connection) -> None:
-        """Take an advisory lock named by the current schema, which holds one log."""
+        # named by the current schema, which holds one log
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1, hashtext(current_schema()))")
 
-    def version(self) -> int | None:
-        """Return None: a round trip is most of what reading costs."""
-        return None
-
+    @override
     def close(self) -> None:
-        """Close all connections; one in use is closed when it comes back."""
-        self._closed += 1
+        self._closed += 1  # one in use is closed when it comes back
         self.engine.dispose()
 
     def _take_back(self, _driver: object, record: sa.pool.ConnectionPoolEntry) -> None:
         if record.info.get("closed", self._closed) != self._closed:  # its pool is gone
             record.invalidate()
 
+    @override
     def is_away(self, error: Exception) -> bool:
-        """Decide by the SQLSTATE; an operational error without one means that there is no connection."""
+        # an operational error without SQLSTATE means that there is no connection
         code = getattr(error, "sqlstate", None)
         return code.startswith(_AWAY) if code else isinstance(error, self._driver.OperationalError)
 
+    @override
     def find_remedy(self, error: Exception) -> str:
-        """Decide by the words of the message: without a connection there is no SQLSTATE."""
-        text = str(error)
+        text = str(error)  # without a connection there is no SQLSTATE
         return next((remedy for cause, remedy in _REMEDIES.items() if cause.search(text)), "")
 
+    @override
     def is_damaged(self, error: Exception) -> bool:
-        """Decide by the SQLSTATE: our statements are valid for the tables that we created."""
         return (getattr(error, "sqlstate", None) or "").startswith(_DAMAGED)
 
+    @override
     def forget(self) -> None:
         """Vacuum what an erasure writes, so that removed rows disappear from queries and dumps.
 
@@ -181,12 +177,12 @@ class PostgreSQL:
             driver.answer_s = self._answer_s + GRACE_S
             lent.close()
 
+    @override
     def backup(self, to: Path) -> None:
-        """Refuse: the server has programs for it."""
         raise StoreError(f"cannot back up to {to}: back up PostgreSQL with `pg_dump` or `pg_basebackup`")
 
+    @override
     def time(self) -> float | None:
-        """Ask the server."""
         with self.engine.connect() as connection:
             seconds = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
         return float(seconds)

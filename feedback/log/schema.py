@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -54,7 +53,7 @@ def inspect_database(url: str) -> DatabaseState:
     try:
         with (
             translate_errors(database),
-            database.engine.connect().execution_options(**database.snapshot) as connection,
+            database.engine.connect().execution_options(reading=True) as connection,
         ):
             number = read_schema(connection)
             if connection.dialect.name == "postgresql":
@@ -158,24 +157,9 @@ def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def _create(connection: sa.Connection) -> None:
-    for statement in _statements(f"{connection.dialect.name}+{connection.dialect.driver}"):
-        connection.exec_driver_sql(statement)
+    t.metadata.create_all(connection, checkfirst=False)
     first = {"schema": t.SCHEMA, "seq": 0, "at": 0.0, "secret": new_secret()}
     connection.execute(sa.insert(t.log), first)
-
-
-@cache
-def _statements(dialect: str) -> tuple[str, ...]:
-    """Return the statements that create the tables; cached, since compiling takes longer than executing."""
-    statements: list[str] = []
-    compiler = sa.make_url(f"{dialect}://").get_dialect()()
-
-    def keep(ddl: sa.ExecutableDDLElement, *_: object, **__: object) -> None:
-        statements.append(str(ddl.compile(dialect=compiler)))
-
-    engine = sa.create_mock_engine(f"{dialect}://", keep)
-    t.metadata.create_all(engine, checkfirst=False)
-    return tuple(statements)
 
 
 def new_secret() -> str:

@@ -40,11 +40,7 @@ class SecondAnswer:
 
 
 def list_second_answers(store: Store, one: str, other: str) -> list[SecondAnswer]:
-    """Return the questions that both of two arms answered, in the order of the log.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the questions that both of two arms answered, in the order of the log."""
     d, e, o = t.decisions.c, t.executions.c, t.observations.c
     statement = (
         sa.select(
@@ -70,11 +66,7 @@ def list_second_answers(store: Store, one: str, other: str) -> list[SecondAnswer
 
 
 def list_answers(store: Store, seqs: Sequence[int]) -> dict[int, tuple[str, Execution | None]]:
-    """Return question and execution of decisions, by their position in the log.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return question and execution of decisions, by their position in the log."""
     d, found = t.decisions.c, dict[int, tuple[str, Execution | None]]()
     for first in range(0, len(seqs), AT_ONCE):
         some = sa.select(d.id).where(d.seq.in_(seqs[first : first + AT_ONCE]))

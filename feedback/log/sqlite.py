@@ -11,7 +11,6 @@ So a file in WAL mode without its `-wal` was copied while it was in use, and may
 import os
 import sqlite3
 import threading
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from typing_extensions import override
 
 from armwise.feedback.errors import LogUnavailableError, NoLogError, StoreError
-from armwise.feedback.log.backend import CONNECTIONS, WAIT_S, dumps
+from armwise.feedback.log.backend import CONNECTIONS, WAIT_S, Database, dumps
 
 _AWAY = {
     sqlite3.SQLITE_BUSY,
@@ -50,8 +50,8 @@ COPIED_IN_USE = (
 _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
 
 
-class SQLite:
-    """A database in a file. Implements `armwise.feedback.log.backend.Database`.
+class SQLite(Database):
+    """A database in a file.
 
     Args:
         url: URL of the database.
@@ -60,8 +60,6 @@ class SQLite:
     Raises:
         NoLogError: The file is missing, and is not to be created.
     """
-
-    snapshot: Mapping[str, Any] = {"reading": True}
 
     def __init__(self, url: sa.URL, *, create: bool = True) -> None:
         pool: dict[str, Any] = {}
@@ -124,11 +122,9 @@ class SQLite:
             "put the file back, or restart the service to use the file that is there now",
         )
 
-    def take_control(self, connection: sa.Connection) -> None:
-        """Do nothing: SQLite allows one writer."""
-
+    @override
     def version(self) -> int | None:
-        """Read the counter of a connection that writes nothing: other connections' commits move it."""
+        # of a connection that writes nothing: the commits of others move it
         try:
             with self._watching:
                 if self._watch is None:
@@ -139,8 +135,8 @@ class SQLite:
         except sqlite3.Error:  # the next reading reports what is wrong with it
             return None
 
+    @override
     def close(self) -> None:
-        """Close all connections."""
         with self._watching:
             if self._watch is not None:
                 self._watch.close()
@@ -151,14 +147,18 @@ class SQLite:
             with suppress(sqlite3.Error), closing(sqlite3.connect(self._path, timeout=0)) as last:
                 last.execute("PRAGMA journal_mode=DELETE")
 
+    @override
     def is_away(self, error: Exception) -> bool:
-        """Decide by the primary result code."""
-        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _AWAY
+        return _primary_code(error) in _AWAY
 
+    @override
+    def is_damaged(self, error: Exception) -> bool:
+        return hasattr(error, "sqlite_errorcode") and _primary_code(error) in _DAMAGED
+
+    @override
     def find_remedy(self, error: Exception) -> str:
-        """Decide by the primary result code, and by what is at the place of the file."""
         file = Path(self.engine.url.database or "")
-        match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
+        match _primary_code(error):
             case sqlite3.SQLITE_CANTOPEN if self._opened is not None and not file.exists():
                 return f"{file} was moved or deleted while in use: put it back"
             case sqlite3.SQLITE_CANTOPEN if file.is_dir():
@@ -169,17 +169,14 @@ class SQLite:
                 return f"free space on the disk of {file}"
         return ""
 
-    def is_damaged(self, error: Exception) -> bool:
-        """Decide by the primary result code: our statements are valid for the tables that we created."""
-        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGED
-
+    @override
     def forget(self) -> None:
-        """Empty the write-ahead log, unless a reader is at work; other bytes are overwritten at once."""
+        # empties the write-ahead log, unless a reader is at work; other bytes are overwritten at once
         with closing(self.engine.raw_connection()) as connection:
             connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    @override
     def backup(self, to: Path) -> None:
-        """Copy a snapshot of the log, while others write to it; see `Store.backup`."""
         unfinished = to.with_name(to.name + ".unfinished")
         unfinished.unlink(missing_ok=True)  # of a run that was killed
         try:
@@ -201,9 +198,9 @@ class SQLite:
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def time(self) -> float | None:
-        """Return None: the database uses this machine's clock."""
-        return None
+
+def _primary_code(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
 def lacks_wal(path: Path) -> bool:

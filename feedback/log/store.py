@@ -22,7 +22,7 @@ from armwise.feedback.clock import check_clock
 from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import Receipt, Rules, append, probe
+from armwise.feedback.log.append import Receipt, append, probe
 from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
 from armwise.feedback.log.database import open_database, translate_errors
 from armwise.feedback.log.facts import Fact
@@ -173,7 +173,7 @@ class Store:
         self.engine = self._database.engine
         self._join = join
         self._clock = clock
-        self._rules = Rules(most_feedback, redact, lambda: self.draw_secret.secret)
+        self._most, self._redact = most_feedback, redact
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
             with translate_errors(self._database):
@@ -227,7 +227,8 @@ class Store:
                 response to the commit was lost. A retry is safe.
         """
         with self._appending() as connection:
-            return append(connection, facts, self._clock(), self._rules)
+            limits = self._most, self._redact
+            return append(connection, facts, self._clock(), lambda: self.draw_secret.secret, *limits)
 
     def probe(self) -> None:
         """Check that facts can be committed, by a write that is rolled back. Raises StoreError."""
@@ -277,18 +278,17 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Open a consistent snapshot for reading. Raises LogUnavailableError."""
-        database = self._database
+        """Open a consistent snapshot for reading."""
         with (
             self._reserve(),
-            translate_errors(database),
-            self.engine.connect().execution_options(**database.snapshot) as connection,
+            translate_errors(self._database),
+            self.engine.connect().execution_options(reading=True) as connection,
         ):
             yield connection
 
     @contextmanager
     def _reserve(self) -> Iterator[None]:
-        """Wait for one of the connections besides those reserved for facts. Raises LogUnavailableError."""
+        """Wait for one of the connections besides those reserved for facts."""
         if not self._others.acquire(timeout=WAIT_S):
             raise LogUnavailableError("the log cannot be used: all connections to it are busy")
         try:

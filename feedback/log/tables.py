@@ -49,7 +49,7 @@ from sqlalchemy import (
     text,
 )
 
-from armwise.feedback.log.limits import LARGEST, LATEST, Amount, Count, Propensity, Setting, Time
+from armwise.feedback.events import LEAST_PROPENSITY
 
 SCHEMA = 2
 """Number of these tables, in `log`. Count it up when one of them changes after the first release."""
@@ -59,6 +59,21 @@ NO_FACTS = 64 * "0"
 
 SALT_CHARS, SEAL_CHARS = 24, 40
 """Lengths of a salt and of a seal, in hexadecimal digits."""
+
+# Callers' numbers are refused at the door: by the API, an import or a verb. What an arm, a model or a clock
+# reports beyond these limits, such as 10^30 tokens, is written as the nearest limit, with a warning.
+
+LARGEST = 2**53
+"""Largest number in a document or a value: the largest integer that every JSON parser reads exactly."""
+
+MOST_TOKENS = 2**31 - 1
+"""Largest number of tokens or steps of an answer."""
+
+MOST_SPENT = 1e9
+"""Most dollars or seconds of an answer."""
+
+LATEST = 4_102_444_800.0
+"""Latest time of a fact: the first of January 2100."""
 
 # Named, so that a later schema finds them on both databases.
 metadata = MetaData(
@@ -83,6 +98,23 @@ def _seal() -> Column[str]:
     return Column("seal", String(SEAL_CHARS))
 
 
+def _amount(
+    name: str, low: float = 0.0, high: float = MOST_SPENT, *, nullable: bool = False
+) -> Column[float]:
+    """A number that `append` keeps within limits: dollars, seconds, a share or a value."""
+    return Column(name, Double, nullable=nullable, info={"limits": (low, high)})
+
+
+def _count(name: str) -> Column[int]:
+    """A whole number of tokens or steps."""
+    return Column(name, Integer, nullable=False, info={"limits": (0, MOST_TOKENS)})
+
+
+def _time(name: str, *, index: bool = False) -> Column[float]:
+    """When something happened, seconds since the epoch."""
+    return Column(name, Double, nullable=False, index=index, info={"limits": (0.0, LATEST)})
+
+
 def _number(name: str = "seq") -> Column[int]:
     """A number that the database assigns."""
     return Column(name, _SEQ, primary_key=True, autoincrement=True)
@@ -102,14 +134,14 @@ decisions = Table(
     metadata,
     _position(),
     Column("id", String(128), nullable=False, unique=True),
-    Column("decided_at", Time(), nullable=False, index=True),
-    Column("deadline", Time(), nullable=False),
-    Column("logged_at", Time(), nullable=False),
+    _time("decided_at", index=True),
+    _time("deadline"),
+    _time("logged_at"),
     Column("mode", String(16), nullable=False),
     Column("policy", String(64), nullable=False),
     Column("version", _SEQ, nullable=False),
     Column("drawn", String(128), nullable=False),
-    Column("propensity", Propensity()),
+    _amount("propensity", LEAST_PROPENSITY, 1.0, nullable=True),
     Column("deferred", Boolean, nullable=False),
     Column("episode_id", String(128)),
     Column("request_digest", String(64), nullable=False),
@@ -157,15 +189,15 @@ executions = Table(
     Column("decision_id", String(128), nullable=False, unique=True),
     Column("served", String(128)),
     Column("status", String(16), nullable=False),
-    Column("steps", Count(), nullable=False),
-    Column("prompt_tokens", Count(), nullable=False),
-    Column("completion_tokens", Count(), nullable=False),
-    Column("retrieval_s", Amount(), nullable=False),
-    Column("llm_s", Amount(), nullable=False),
-    Column("usd", Amount(), nullable=False),
-    Column("n_passages", Count(), nullable=False),
+    _count("steps"),
+    _count("prompt_tokens"),
+    _count("completion_tokens"),
+    _amount("retrieval_s"),
+    _amount("llm_s"),
+    _amount("usd"),
+    _count("n_passages"),
     Column("answered", Boolean, nullable=False),
-    Column("finished_at", Time(), nullable=False),
+    _time("finished_at"),
     Column("index_version", Text),
     Column("cached", Boolean, nullable=False),
     Column("tokens_by_model", JSON),
@@ -192,10 +224,10 @@ feedback = Table(
     Column("early", Boolean, nullable=False),
     Column("more", Boolean, nullable=False),
     Column("metric", String(128), nullable=False),
-    Column("value", Amount(-LARGEST, LARGEST)),
-    Column("received_at", Time(), nullable=False),
-    Column("logged_at", Time(), nullable=False, index=True),
-    Column("event_time", Setting(0.0, LATEST)),
+    Column("value", Double),
+    _time("received_at"),
+    _time("logged_at", index=True),
+    Column("event_time", Double),
     Column("source", String(16)),
     Column("key", String(128)),
     Column("labels", JSON),
@@ -218,22 +250,22 @@ observations = Table(
     Column("decision_id", String(128), nullable=False),
     Column("source", String(16), nullable=False),
     Column("arm", String(128), nullable=False),
-    Column("share", Amount(0.0, 1.0), nullable=False),
-    Column("propensity", Propensity(), nullable=False),
-    Column("value", Amount(-1.0, 1.0)),
-    Column("steps", Count(), nullable=False),
-    Column("prompt_tokens", Count(), nullable=False),
-    Column("completion_tokens", Count(), nullable=False),
-    Column("retrieval_s", Amount(), nullable=False),
-    Column("llm_s", Amount(), nullable=False),
-    Column("usd", Amount(), nullable=False),
+    _amount("share", 0.0, 1.0),
+    _amount("propensity", LEAST_PROPENSITY, 1.0),
+    _amount("value", -1.0, 1.0, nullable=True),
+    _count("steps"),
+    _count("prompt_tokens"),
+    _count("completion_tokens"),
+    _amount("retrieval_s"),
+    _amount("llm_s"),
+    _amount("usd"),
     Column("judge", String(256), nullable=False),
-    Column("judge_tokens", Count(), nullable=False),
-    Column("judge_s", Amount(), nullable=False),
-    Column("judge_usd", Amount(), nullable=False),
+    _count("judge_tokens"),
+    _amount("judge_s"),
+    _amount("judge_usd"),
     Column("swapped", Boolean, nullable=False),
     Column("answered", Boolean, nullable=False),
-    Column("observed_at", Time(), nullable=False),
+    _time("observed_at"),
     _seal(),
     UniqueConstraint("decision_id", "source", "arm"),
 )
@@ -246,7 +278,7 @@ texts = Table(
     Column("salt", String(SALT_CHARS), nullable=False),
 )
 
-ticks = Table("ticks", metadata, _position(), Column("at", Time(), nullable=False))
+ticks = Table("ticks", metadata, _position(), _time("at"))
 
 examples = Table(
     "examples",

@@ -7,8 +7,7 @@ hash of its subject for `UNDER_WAY_S`, and facts about that subject are stored w
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -47,33 +46,21 @@ def subject_digest(secret: str, scope: Scope, name: str) -> str:
     return hmac.new(secret.encode(), about, hashlib.sha256).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class UnderWay:
-    """Erasures so recent that turns from before them may still commit.
+def find_erasure(fact: Fact, numbers: Mapping[str, int], secret: str) -> int | None:
+    """Return the number of the recent erasure that applies to a decision or feedback, if one does.
 
-    Attributes:
-        numbers: Number of each erasure, by the hash of its subject.
+    Args:
+        fact: The fact.
+        numbers: Number of each recent erasure, by the hash of its subject.
         secret: Secret of the draws.
     """
-
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    secret: str = field(default="", repr=False)
-
-    def find_erasure(self, fact: Fact) -> int | None:
-        """Return the number of the erasure that applies to a decision or feedback, if one does."""
-        if not self.numbers:
-            return None
-        digests = (subject_digest(self.secret, scope, name) for scope, name in _subjects(fact))
-        return next((self.numbers[digest] for digest in digests if digest in self.numbers), None)
-
-
-def _subjects(fact: object) -> Iterator[tuple[Scope, str]]:
     match fact:
         case Decision(id=name, episode_id=episode, user_digest=user):
             pass
         case Feedback(decision_id=name, episode_id=episode):
             user = None
         case _:
-            return
+            return None
     named = (Scope.DECISION, name), (Scope.EPISODE, episode), (Scope.USER, user)
-    yield from ((scope, subject) for scope, subject in named if subject is not None)
+    digests = [subject_digest(secret, scope, subject) for scope, subject in named if subject is not None]
+    return next((numbers[digest] for digest in digests if digest in numbers), None)

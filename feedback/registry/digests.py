@@ -61,17 +61,13 @@ class Digest:
 
 
 def newest(store: Store) -> Digest | None:
-    """Return the newest attempt, if any. Raises LogUnavailableError."""
+    """Return the newest attempt, if any."""
     with store.reading() as connection:
         return _newest(connection)
 
 
 def begin(store: Store, now: float) -> Digest:
-    """Return the newest attempt; before the first one, a row from which on the schedule counts.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the newest attempt; before the first one, a row from which on the schedule counts."""
     with store.writing() as connection:
         if (last := _newest(connection)) is not None:
             return last
@@ -92,11 +88,7 @@ def has_failed(digest: Digest, now: float) -> bool:
 
 
 def list_failed(store: Store, limit: int, now: float) -> list[Digest]:
-    """Return the newest attempts that failed for good or were interrupted, the newest first.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the newest attempts that failed for good or were interrupted, the newest first."""
     with store.reading() as connection:
         every = [_read(row) for row in operations.read_all(connection, Operation.DIGEST)]
     failed = [one for one in reversed(every) if has_failed(one, now)]
@@ -112,9 +104,6 @@ def claim(store: Store, since: float, until: float, attempt: int, now: float) ->
         until: End of the period.
         attempt: Number of the attempt.
         now: Seconds since the epoch.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     with store.writing() as connection:
         last = _newest(connection)

@@ -16,7 +16,7 @@ LIFTED = "lifted"
 
 
 def read_state(store: Store, name: str) -> Mapping[str, Any] | None:
-    """Return the newest state of a guard, if any. Raises LogUnavailableError."""
+    """Return the newest state of a guard, if any."""
     with store.reading() as connection:
         row = operations.find_newest(connection, Operation.GUARD, name)
     return None if row is None else row.document
@@ -37,7 +37,6 @@ def publish(
 
     Raises:
         SupersededError: Another learner has taken over.
-        LogUnavailableError: Try again later.
     """
     with store.writing() as connection:
         confirm_epoch(connection, epoch)
@@ -67,7 +66,7 @@ def lift(store: Store, epoch: int, name: str | None, now: float) -> int:
 
 
 def read_returned(store: Store, name: str) -> Returned:
-    """Return the classes that a guard has sent back. Raises LogUnavailableError."""
+    """Return the classes that a guard has sent back."""
     with store.reading() as connection:
         rows = operations.read_all(connection, Operation.FALL, subject=name)
     falls = list[Fall]()
@@ -80,7 +79,7 @@ def read_returned(store: Store, name: str) -> Returned:
 
 
 def newest_falls(store: Store, limit: int) -> list[Fall]:
-    """Return the newest falls of all guards, the newest first. Raises LogUnavailableError."""
+    """Return the newest falls of all guards, the newest first."""
     with store.reading() as connection:
         rows = operations.read_all(connection, Operation.FALL)
     found = [_read_fall(row) for row in rows if LIFTED not in row.document]

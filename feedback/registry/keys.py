@@ -169,7 +169,7 @@ def _require_unused(connection: sa.Connection, project: str) -> None:
 
 
 def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
-    """Disable a key and return it, if it exists. Raises LogUnavailableError."""
+    """Disable a key and return it, if it exists."""
     with store.writing() as connection:
         disabled = {key.public_id: key for key in _read(connection)}.get(public_id)
         if disabled is not None and disabled.disabled_at is None:
@@ -180,7 +180,7 @@ def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
 
 
 def read(store: Store) -> Sequence[ApiKey]:
-    """Return every key, the oldest first. Raises LogUnavailableError."""
+    """Return every key, the oldest first."""
     with store.reading() as connection:
         return _read(connection)
 

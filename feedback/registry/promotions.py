@@ -168,11 +168,7 @@ _DOCUMENT = ("reason", "forced", "share", "evaluation", "automatic")
 
 
 def active_policy(store: Store, configured: str) -> ActivePolicy:
-    """Return what the configuration with this recipe digest learns and serves now.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return what the configuration with this recipe digest learns and serves now."""
     active = ActivePolicy(configured)
     # the newest promotion, rollback, and row of each canary
     of_canary = sa.case((_o.kind == Operation.CANARY, _o.version), else_=0)

@@ -74,11 +74,7 @@ class UsageLedger:
         self._pruned = ""
 
     def read(self, keys: Collection[str], now: float) -> dict[Use, UsageAmount]:
-        """Return what keys have used in this minute, the one before, this day and this month.
-
-        Raises:
-            LogUnavailableError: Try again later.
-        """
+        """Return what keys have used in this minute, the one before, this day and this month."""
         with self._store.reading() as connection:
             return _read(connection, keys, now)
 
@@ -139,7 +135,7 @@ _READ = sa.select(_u.key, _u.period, _u.requests, _u.tokens, _u.usd).where(
 
 
 def spend(store: Store, now: float) -> dict[str, dict[str, UsageAmount]]:
-    """Return the usage of each key: in the `day`, the `month` and in `total`. Raises LogUnavailableError."""
+    """Return the usage of each key: in the `day`, the `month` and in `total`."""
     today, month = period(now, DAY), period(now, MONTH)
     u = t.usage.c
     query = sa.select(u.key, u.period, u.requests, u.tokens, u.usd)

@@ -91,9 +91,6 @@ def read(store: Store, rule: RewardRule, newest: int = NEWEST) -> Delays:
         store: The log.
         rule: Declares the metrics, and the wait time.
         newest: Number of the newest settled decisions whose values are read.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     d, f = t.decisions.c, t.feedback.c
     with store.reading() as connection:

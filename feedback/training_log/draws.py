@@ -54,9 +54,6 @@ def newest_draws(
         criteria: Conditions on the decisions; the newest `listing.WINDOW_BY_REWARD` positions are read.
         upto: Position of the newest that counts; None: the end of the log.
         oldest: Whether to return the oldest of the log, the oldest first, in place of the newest.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     d = t.decisions.c
     query = (
@@ -87,9 +84,6 @@ def read_classes(store: Store, field: str, first: int, last: int) -> dict[int, s
         field: Name of the field, such as `topic`.
         first: Position of the first decision.
         last: Position of the last decision.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     d = t.decisions.c
     query = (

@@ -794,9 +794,6 @@ def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str
 
     For a page that shows ratings as they come in. An estimate waits until decisions are settled, since quick
     feedback may be better or worse than slow feedback.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
         head = read_head(connection)

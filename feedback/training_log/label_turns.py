@@ -38,7 +38,6 @@ def insert(store: Store, turns: Sequence[LabelTurn]) -> int:
 
     Raises:
         ConflictError: Another process inserts the same turns.
-        LogUnavailableError: Try again later.
     """
     new = missing_from_log(store, turns)
     facts: list[Fact] = []

@@ -75,9 +75,6 @@ def measure_lag(store: Store, rule: RewardRule, examples_seq: int | None) -> Lag
         store: The log.
         rule: How its training log is joined.
         examples_seq: Examples that it has learned; None: before the first version.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
         head = read_head(connection)
@@ -127,21 +124,13 @@ class SuccessorCheck:
 
 
 def dangling(store: Store, wait_s: float) -> int:
-    """Return the number of items of feedback whose decision was not logged within the wait time.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the number of items of feedback whose decision was not logged within the wait time."""
     with store.reading() as connection:
         return int(connection.scalar(_DANGLING, {"wait_s": wait_s}) or 0)
 
 
 def count_waiting(store: Store, wait_s: float) -> int:
-    """Return the number of items of feedback whose decision is not logged, and may come within the wait time.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the number of items of feedback whose decision may still be logged within the wait time."""
     with store.reading() as connection:
         return int(connection.scalar(_WAITING, {"wait_s": wait_s}) or 0)
 

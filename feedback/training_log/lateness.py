@@ -66,9 +66,6 @@ def read(
         rule: Declares the metrics.
         since: Earliest time of the decisions, seconds since the epoch; None: the first.
         until: Time before which they were made, seconds since the epoch; None: any.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
         rows = connection.execute(_select(rule, since, until)).all()
@@ -90,9 +87,6 @@ def are_enough(
         rule: Declares the metrics.
         since: Earliest time of the decisions, seconds since the epoch; None: the first.
         until: Time before which they were made, seconds since the epoch; None: any.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     late = _select(rule, since, until).where(_LATE).with_only_columns(sa.literal(1)).limit(ENOUGH)
     with store.reading() as connection:

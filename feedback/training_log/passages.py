@@ -25,9 +25,6 @@ def read_rated_passages(store: Store, rule: RewardRule) -> Iterator[Example]:
     A rating of a passage says how well the arm has searched, and not how good the answer was. So a policy
     does not learn it; a router does, whose labels are read from the log. Raters have the shares that they
     have in a training log, see `armwise.feedback.training_log.raters`.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     d, e, f, x = t.decisions.c, t.executions.c, t.feedback.c, t.examples.c
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)

@@ -48,9 +48,6 @@ def first_and_newest(
         rule: Names the training log, and the range of the metric.
         metric: Name of the metric that the ratings are values of.
         criteria: Conditions on the decisions.
-
-    Raises:
-        LogUnavailableError: Try again later.
     """
     x, d = t.examples.c, t.decisions.c
     rated = sa.cast(x.metrics, sa.Text).contains(f'"{metric}":', autoescape=True)

@@ -137,11 +137,7 @@ def _read_rated(
 
 
 def read_rated(store: Store, join: str) -> list[Rated]:
-    """Return at least the newest `BEFORE` rated decisions of a training log, oldest first.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return at least the newest `BEFORE` rated decisions of a training log, oldest first."""
     p = t.progress.c
     with store.reading() as connection:
         row = connection.execute(sa.select(p.examples_seq, p.left_out).where(p.reader == join)).first()
@@ -164,11 +160,7 @@ class RaterCount:
 
 
 def newest_counts(store: Store, join: str) -> Sequence[RaterCount]:
-    """Return the counts of the newest rated decisions of a training log by rater, largest first.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the counts of the newest rated decisions of a training log by rater, largest first."""
     newest = read_rated(store, join)[-BEFORE:]
     rated = Counter(rater for rater, _ in newest)
     left_out = Counter(rater for rater, learned in newest if not learned)
@@ -176,11 +168,7 @@ def newest_counts(store: Store, join: str) -> Sequence[RaterCount]:
 
 
 def foremost(store: Store, rule: RewardRule) -> str | None:
-    """Return the most frequent rater among those that have used up their share, if any.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the most frequent rater among those that have used up their share, if any."""
     rated = read_rated(store, rule.join)
     newest = [rater for rater, _ in rated[1 - NEWEST :]]
     before = [rater for rater, learned in rated[: 1 - NEWEST] if learned]

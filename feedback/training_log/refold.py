@@ -35,7 +35,6 @@ def find_difference(
 
     Raises:
         LogGapError: Facts are missing.
-        LogUnavailableError: Try again later.
     """
     position, x = Position(0, 0.0, 0), t.examples.c
     with store.reading() as connection:

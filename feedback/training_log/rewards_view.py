@@ -27,11 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def create_rewards_view(store: Store, rule: RewardRule) -> None:
-    """Make the view for a rule, in place of an earlier one; without it where the database refuses.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Make the view for a rule, in place of an earlier one; without it where the database refuses."""
     dialect = store.engine.dialect
     is_sqlite = dialect.name == "sqlite"
     query = _select_rewards(rule, _Json(is_sqlite=is_sqlite))

@@ -58,7 +58,7 @@ class Settled:
 
 
 def read(store: Store, rule: RewardRule, *, counted: bool = False) -> Settled:
-    """Return the settled part of a log as `find_settled`. Raises LogUnavailableError."""
+    """Return the settled part of a log as `find_settled`."""
     with store.reading() as connection:
         return find_settled(connection, rule, counted=counted)
 

@@ -91,7 +91,7 @@ def total(several: Iterable[Sums]) -> dict[str, float]:
 
 
 def add_up(store: Store, sums: LogSums) -> LogSums:
-    """Continue sums up to the end of the log. Raises LogUnavailableError."""
+    """Continue sums up to the end of the log."""
     while True:
         with store.reading() as connection:
             head = read_head(connection)
@@ -163,7 +163,7 @@ class NewestTurns:
 
 
 def read_newest(store: Store, limit: int) -> NewestTurns:
-    """Return sums and latencies of the newest turns that have ended. Raises LogUnavailableError."""
+    """Return sums and latencies of the newest turns that have ended."""
     query = (
         sa.select(_d.drawn, *ENDED.values())
         .join_from(t.executions, t.decisions, _d.id == _e.decision_id)
@@ -190,31 +190,27 @@ def _percentiles(seconds: Sequence[float]) -> tuple[float, float, float]:
 
 
 def read_document(store: Store) -> Mapping[str, Any] | None:
-    """Return the newest summary; None: the learner has written none yet. Raises LogUnavailableError."""
+    """Return the newest summary; None: the learner has written none yet."""
     with store.reading() as connection:
         document: Mapping[str, Any] | None = connection.scalar(sa.select(_s.document))
     return document
 
 
 def write_document(store: Store, document: Mapping[str, Any]) -> None:
-    """Replace the summary. Raises LogUnavailableError."""
+    """Replace the summary."""
     with store.writing() as connection:
         connection.execute(sa.delete(t.summary))
         connection.execute(sa.insert(t.summary), {"number": 1, "document": document})
 
 
 def clear(store: Store) -> None:
-    """Drop the summary: the learner begins anew with the first fact. Raises LogUnavailableError."""
+    """Drop the summary: the learner begins anew with the first fact."""
     with store.writing() as connection:
         connection.execute(sa.delete(t.summary))
 
 
 def read_ends(store: Store, join: str) -> tuple[int, ...]:
-    """Return the positions of the last feedback and the last fact, and how far a join has come.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
+    """Return the positions of the last feedback and the last fact, and how far a join has come."""
     with store.reading() as connection:
         position = read_position(connection, join)
         fed = connection.scalar(sa.select(sa.func.max(_f.seq))) or 0

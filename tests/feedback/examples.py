@@ -21,7 +21,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Store, facts
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.texts import list_texts
+from armwise.feedback.log.facts import list_texts
 from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.sources import LogSource, TrainingLog

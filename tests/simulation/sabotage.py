@@ -69,10 +69,10 @@ SABOTAGE = {
     ),
     "commit: a second execution is stored": Sabotage(
         BATCH,
-        "        if name in self.executions:\n            return Receipt()\n",
-        "        if name in self.executions:\n"
-        "            name += '-again'\n"
-        "            execution = replace(execution, decision_id=name)\n",
+        "                if name in self._executions:\n                    return Receipt()\n",
+        "                if name in self._executions:\n"
+        "                    name += '-again'\n"
+        "                    fact = replace(fact, decision_id=name)\n",
     ),
     "join: the position is written apart from the examples": Sabotage(
         JOINER,
@@ -185,14 +185,14 @@ SABOTAGE = {
     ),
     "erasure: answers stay": Sabotage(ERASURES, "sa.union_all(*seqs)", "sa.union_all(seqs[0], *seqs[2:])"),
     "erasure: a turn under way keeps its texts": Sabotage(
-        "feedback/log/under_way.py",
-        "        if not self.numbers:\n            return None\n",
-        "        return None\n",
+        BATCH,
+        "        erasure = find_erasure(fact, self._under_way, self._secret) if self._under_way else None\n",
+        "        erasure = None\n",
     ),
     "erasure: later facts keep their texts": Sabotage(
         BATCH,
         "            case Execution() | Observation() | Feedback():\n"
-        "                gone = gone or fact.decision_id in self.erased\n",
+        "                gone = gone or fact.decision_id in self._erased\n",
         "            case Execution() | Observation() | Feedback():\n                pass\n",
     ),
     "chain: what an erasure removes is in it": Sabotage(

@@ -495,16 +495,6 @@ def test_texts_that_no_erasure_removed_name_their_fact(at_noon: Store, number: i
     assert verify(at_noon, **heads)[0].startswith(gone)
 
 
-def test_an_erasure_that_is_on_record_hides_no_further_decision(at_noon: Store) -> None:
-    heads = fill(at_noon)
-    done = erasures.erase_decision(at_noon, "d1", "k1", NOW)
-    assert verify(at_noon, **heads) == ()
-    erase_by_hand(at_noon, 6, 10, done.number)
-    assert verify(at_noon, **heads) == (
-        f"erasure {done.number} is recorded with the texts of 1 decisions, and 2 decisions name it",
-    )
-
-
 @pytest.mark.parametrize("seq", [2, 3, 4])
 def test_texts_of_facts_on_a_decision_that_is_not_erased_are_missed(at_noon: Store, seq: int) -> None:
     heads = fill(at_noon)

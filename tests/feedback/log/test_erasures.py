@@ -22,7 +22,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.texts import with_texts, without_texts
+from armwise.feedback.log.facts import with_texts, without_texts
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log import Joiner, find_difference, read_examples, take_epoch

@@ -9,7 +9,7 @@ from armwise.feedback.events import Decision, Execution
 from armwise.feedback.log import Fact, Store, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.conversations import MOST_LOOKED_UP, MarkedAnswer, find_marked
-from armwise.feedback.log.limits import LONGEST_FINISH, LONGEST_MARK, MOST_MARKS
+from armwise.feedback.log.facts import LONGEST_FINISH, LONGEST_MARK, MOST_MARKS
 from tests.feedback.conftest import decision, execution
 
 NOW = 200.0
