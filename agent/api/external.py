@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from armwise.agent.access import Caller
 from armwise.agent.api import ask_checks, responses
 from armwise.agent.api.documented import TURN, document_route, link
+from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import DecisionRequest, IdempotencyKey, Timeout
@@ -16,7 +17,7 @@ from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask
 from armwise.feedback.events import Decision
 
-router = APIRouter(tags=["decisions"])
+router = APIRouter(tags=["decisions"], route_class=Door)
 
 
 @router.post(

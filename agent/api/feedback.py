@@ -6,13 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import answer_ids, batches, errors, plain
+from armwise.agent.api import answer_ids, batches, errors
 from armwise.agent.api.documented import document_route, link
+from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
@@ -35,7 +36,7 @@ from armwise.feedback.events import (
 from armwise.feedback.log import Receipt
 from armwise.feedback.reward import RewardError
 
-router = APIRouter(tags=["feedback"])
+router = APIRouter(tags=["feedback"], route_class=Door)
 
 REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
 """Errors of feedback."""
@@ -264,18 +265,6 @@ class FeedbackSender:
             status=receipt.status.value,
             log_seq=receipt.seq,
         )
-
-
-_BODY = TypeAdapter[FeedbackRequest](FeedbackRequest)
-
-
-async def _serve(request: Request) -> Response:
-    replica, caller = plain.read_caller(request, "feedback")
-    key = plain.read_key(request)
-    return await feedback(replica, caller, await plain.read_body(request, _BODY), key)
-
-
-plain.add_route(router, "/v1/feedback", _serve)
 
 
 @router.post(

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
-from armwise.agent.api import ask_checks, batches, errors, plain
+from armwise.agent.api import ask_checks, batches, errors
 from armwise.agent.api.documented import document_route
+from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import REFUSALS
 from armwise.agent.api.middleware import AppReplica, RequestCaller
@@ -35,7 +36,7 @@ from armwise.feedback.errors import ConflictError, StoreError
 from armwise.feedback.events import LEAST_PROPENSITY, OBSERVED, Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.reward import RewardError
 
-router = APIRouter(tags=["decisions"])
+router = APIRouter(tags=["decisions"], route_class=Door)
 
 REFUSED = (
     *(RewardError, ApiError, asking.AskError, ForeignIdError, ForbiddenError),
@@ -78,18 +79,6 @@ class CheckedDecision:
             evaluable=evaluable,
             log_seq=seq,
         )
-
-
-_BODY = TypeAdapter(ObservationBatch)
-
-
-async def _serve(request: Request) -> Response:
-    replica, caller = plain.read_caller(request, "decide")
-    key = plain.read_key(request)
-    return await observations(replica, caller, await plain.read_body(request, _BODY), key)
-
-
-plain.add_route(router, "/v1/observations", _serve)
 
 
 @router.post(

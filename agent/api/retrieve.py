@@ -1,11 +1,11 @@
 """`/v1/retrieve`: passages without an answer."""
 
-from fastapi import APIRouter, Request, Response
-from pydantic import TypeAdapter
+from fastapi import APIRouter, Response
 
-from armwise.agent.api import plain, responses
+from armwise.agent.api import responses
 from armwise.agent.api.ask_checks import check_ask
 from armwise.agent.api.documented import TURN, document_route, link
+from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
@@ -13,24 +13,7 @@ from armwise.agent.replies import Retrieval, construct
 from armwise.agent.serving import ask as asking
 from armwise.arms.llm import writing
 
-router = APIRouter(tags=["answers"])
-
-SUCCESS = {
-    "headers": responses.HEADERS,
-    **link("activateDecision", decision_id="$response.header.x-decision-id"),
-}
-"""What the document says of a retrieval besides its model."""
-
-_BODY = TypeAdapter(RetrieveRequest)
-
-
-async def _serve(request: Request) -> Response:
-    replica, caller = plain.read_caller(request, "decide")
-    key, timeout_s = plain.read_key(request), plain.read_timeout(request)
-    return await retrieve(replica, caller, await plain.read_body(request, _BODY), key, timeout_s)
-
-
-plain.add_route(router, "/v1/retrieve", _serve)
+router = APIRouter(tags=["answers"], route_class=Door)
 
 
 @router.post(
@@ -40,7 +23,10 @@ plain.add_route(router, "/v1/retrieve", _serve)
         Retrieval,
         *TURN,
         scopes=("decide",),
-        success=SUCCESS,
+        success={
+            "headers": responses.HEADERS,
+            **link("activateDecision", decision_id="$response.header.x-decision-id"),
+        },
         example={"query": "Which function merges sorted inputs lazily?", "k": 4},
     ),
 )

@@ -7,9 +7,9 @@ from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller
 from armwise.agent.api import decisions as api
+from armwise.agent.api.doors import read_sent
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.protocols import chat
-from armwise.agent.api.protocols.answering import read_sent
 from armwise.agent.api.protocols.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
 from armwise.agent.console.changes import number_colours
@@ -57,7 +57,7 @@ async def _find_moved(replica: Replica, caller: Caller) -> tuple[rated.Rated, ra
 @answers.post("/playground/ask", dependencies=[Depends(_require_access), DECIDE, ACTION])
 async def ask(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Answer as `/v1/chat/completions` does, with the key of the cookie."""
-    request.state.document, sent = await read_sent(request, _CHAT)
+    sent = await read_sent(request, _CHAT)
     return await chat.chat(request, replica, caller, sent)
 
 

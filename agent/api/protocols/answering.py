@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterator,
@@ -28,13 +27,11 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi.exceptions import RequestValidationError
-from pydantic import TypeAdapter
+from fastapi import Response
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import ask_checks, errors, plain, question, responses, sessions
+from armwise.agent.api import ask_checks, errors, question, responses, sessions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.protocols.schemas import Sent
 from armwise.agent.api.schemas import AgentOptions
@@ -47,7 +44,6 @@ from armwise.arms.llm import (
     PROTOCOLS,
     Chunk,
     Document,
-    DocumentError,
     Message,
     Needs,
     ProtocolName,
@@ -55,7 +51,6 @@ from armwise.arms.llm import (
     object_at,
     objects,
     protocols,
-    read_document,
     read_needs,
     storable,
     text_at,
@@ -113,56 +108,6 @@ class Asked:
     def user(self) -> str | None:
         """The end user."""
         return text_at(self.request.chat, "user") or None
-
-
-def add_door(
-    router: APIRouter,
-    path: str,
-    handler: Callable[..., Awaitable[Response]],
-    documented: Mapping[str, Any],
-    check: Callable[[HttpRequest], object] = lambda _: None,
-) -> None:
-    """Serve the requests of a protocol by a plain route, and document it by its handler.
-
-    Args:
-        router: Gets the route.
-        path: The path of the requests.
-        handler: Answers a request: gets it, the replica, the caller, the fields that the service reads
-            itself, the idempotency key and the seconds in which it has to be answered. The document is
-            `request.state.document`.
-        documented: Arguments of the route's decorator.
-        check: Checks the headers. Raises RequestValidationError.
-    """
-    kind = TypeAdapter[Any](handler.__annotations__["body"])
-
-    async def serve(http: HttpRequest) -> Response:
-        replica, caller = plain.read_caller(http, "decide")
-        key, timeout_s = plain.read_key(http), plain.read_timeout(http)
-        check(http)
-        http.state.document, sent = await read_sent(http, kind)
-        return await handler(http, replica, caller, sent, key, timeout_s)
-
-    plain.add_route(router, path, serve)
-    router.post(path, **documented)(handler)
-
-
-async def read_sent(http: HttpRequest, kind: TypeAdapter[Any]) -> tuple[Document, Any]:
-    """Return the document of a request, and what the service reads of it itself.
-
-    Raises:
-        RequestValidationError: It is not declared as JSON, is none, or a field has another type.
-    """
-    body = await plain.read_json(http)
-
-    def read() -> tuple[Document, Any]:
-        try:
-            document = read_document(body)
-        except DocumentError as error:
-            problem = {"type": "json_invalid", "loc": ("body",), "msg": str(error)}
-            raise RequestValidationError([problem]) from None
-        return document, plain.validate(kind, document, "body")
-
-    return await plain.call_beside(http, read)
 
 
 def describe(

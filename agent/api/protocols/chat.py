@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from armwise.agent.access import Caller
 from armwise.agent.api import responses
 from armwise.agent.api.documented import ANSWER, document_route, link
+from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.protocols import answering
@@ -33,7 +34,7 @@ from armwise.agent.turn import Ask, Choice, Choices, Decided, Finished
 from armwise.arms.llm import Chunk, Document, object_at, objects, prompts, protocols, text_at
 from armwise.feedback.events import Decision
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=DocumentDoor)
 
 SUCCESS = {
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -52,6 +53,17 @@ FINISH_REASONS: Mapping[str, str] = {
 """Finish reasons of the protocol by those of a turn; others are the same."""
 
 
+@router.post(
+    "/v1/chat/completions",
+    **document_route(
+        "createChatCompletion",
+        Completion,
+        *ANSWER,
+        scopes=("decide",),
+        success=SUCCESS,
+        example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
+    ),
+)
 async def chat(
     request: Request,
     replica: AppReplica,
@@ -305,18 +317,3 @@ def name_source(passage_id: str, config: AppConfig) -> str:
     if local_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
         return local_id
     return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, local_id) if part)])
-
-
-answering.add_door(
-    router,
-    "/v1/chat/completions",
-    chat,
-    document_route(
-        "createChatCompletion",
-        Completion,
-        *ANSWER,
-        scopes=("decide",),
-        success=SUCCESS,
-        example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
-    ),
-)

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
-from armwise.agent.api import ask_checks, plain, responses
+from armwise.agent.api import ask_checks, doors, responses
 from armwise.agent.api.documented import ANSWER, document_route
+from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import ApiDialect, AppReplica, RequestCaller
 from armwise.agent.api.protocols import answering
@@ -25,7 +26,7 @@ from armwise.agent.turn import Choices, Decided, Finished, estimate_attached_tok
 from armwise.arms.llm import Chunk, Document, Message, object_at, protocols, write_document
 from armwise.arms.llm import Request as Sent
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=DocumentDoor)
 
 PATH = "/v1/messages"
 
@@ -322,13 +323,22 @@ Version = Annotated[
 ]
 
 
-_VERSION, _CONVERSATION = TypeAdapter[str | None](Version), TypeAdapter(Conversation)
-
-
-def _check_version(http: Request) -> None:
-    plain.read_header(http, "anthropic-version", _VERSION)
-
-
+@router.post(
+    PATH,
+    **document_route(
+        "createMessage",
+        WrittenMessage,
+        *ANSWER,
+        scopes=("decide",),
+        success=SUCCESS,
+        failure=MessageError,
+        example={
+            "model": "auto",
+            "max_tokens": 256,
+            "messages": [{"role": "user", "content": "What is a heap?"}],
+        },
+    ),
+)
 async def create_message(
     request: Request,
     replica: AppReplica,
@@ -351,20 +361,10 @@ async def create_message(
     asked = answering.describe("messages", document, body, len(await request.body()), request.headers, passed)
     ask = await answering.read_ask(replica, caller, asked, key)
     count = partial(_count, ask.messages, ask.document.options.get("tools", ()))
-    read = await plain.call_beside(request, count) if ask.document.streams else 0
+    read = await doors.call_beside(request, count) if ask.document.streams else 0
     make = partial(MessageWriter, config=replica.config, returns=body.agent.returns, prompt_tokens=read)
     named = {"request-id": request.headers.get("x-request-id", "")}
     return await answering.answer(request, replica, caller, ask, key, timeout_s, make, headers=named)
-
-
-async def _serve_count(http: Request) -> Response:
-    replica, _ = plain.read_caller(http, "decide")
-    _check_version(http)
-    http.state.document, sent = await answering.read_sent(http, _CONVERSATION)
-    return await count_tokens(http, replica, sent)
-
-
-plain.add_route(router, f"{PATH}/count_tokens", _serve_count)
 
 
 @router.post(
@@ -383,7 +383,7 @@ async def count_tokens(
 ) -> Response:
     """Estimate the tokens of a request, for any model; nothing is decided, and the log gets no row."""
     del version
-    return await plain.call_beside(request, partial(_count_tokens, replica, request.state.document, body))
+    return await doors.call_beside(request, partial(_count_tokens, replica, request.state.document, body))
 
 
 def _count_tokens(replica: Replica, document: Document, sent: Conversation) -> Response:
@@ -403,24 +403,3 @@ def _count(messages: Iterable[Message], tools: Iterable[Mapping[str, Any]]) -> i
         texts += [write_document(call).decode() for call in message.get("tool_calls", ())]
     texts += [write_document(tool).decode() for tool in tools]
     return sum(map(tokens_in, texts)) + estimate_attached_tokens(messages)
-
-
-answering.add_door(
-    router,
-    PATH,
-    create_message,
-    document_route(
-        "createMessage",
-        WrittenMessage,
-        *ANSWER,
-        scopes=("decide",),
-        success=SUCCESS,
-        failure=MessageError,
-        example={
-            "model": "auto",
-            "max_tokens": 256,
-            "messages": [{"role": "user", "content": "What is a heap?"}],
-        },
-    ),
-    _check_version,
-)

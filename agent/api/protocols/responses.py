@@ -13,6 +13,7 @@ from pydantic import Field
 
 from armwise.agent.access import Caller, ForeignIdError, UnloggedIdError
 from armwise.agent.api.documented import ANSWER, document_route
+from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.protocols import answering
@@ -26,7 +27,7 @@ from armwise.agent.turn import Choices, Decided, Finished
 from armwise.arms.llm import Chunk, Document, objects, protocols
 from armwise.feedback.errors import LOG_UNUSABLE
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=DocumentDoor)
 
 RESPONSE = "resp_"
 """Beginning of the ids of responses."""
@@ -308,6 +309,17 @@ class ResponseWriter(answering.Writer):
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
 
+@router.post(
+    "/v1/responses",
+    **document_route(
+        "createResponse",
+        ResponseObject,
+        *ANSWER,
+        scopes=("decide",),
+        success=SUCCESS,
+        example={"model": "auto", "input": "What is a heap?"},
+    ),
+)
 async def respond(
     request: Request,
     replica: AppReplica,
@@ -359,18 +371,3 @@ async def _find_previous(
     cost = record.execution.cost
     tokens = cost.prompt_tokens + cost.completion_tokens
     return upstream, answering.Previous(record.decision.context.question, arm.answering.llm, tokens)
-
-
-answering.add_door(
-    router,
-    "/v1/responses",
-    respond,
-    document_route(
-        "createResponse",
-        ResponseObject,
-        *ANSWER,
-        scopes=("decide",),
-        success=SUCCESS,
-        example={"model": "auto", "input": "What is a heap?"},
-    ),
-)

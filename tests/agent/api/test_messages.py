@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from armwise.agent.api.protocols import answering
+from armwise.agent.api import doors
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.arms.llm.protocols import Request
@@ -578,7 +578,7 @@ async def test_a_long_conversation_is_read_beside_the_event_loop(
         read_in.append(threading.current_thread() is threading.main_thread())
         return read_document(body)
 
-    monkeypatch.setattr(answering, "read_document", noted)
+    monkeypatch.setattr(doors, "read_document", noted)
     for length in (100, 40_000):
         body = ASK | {"system": "s" * length}
         assert (await coding.client.post(path, json=body)).status_code == 200

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 from starlette.types import Message as AsgiMessage
 
-from armwise.agent.api import bodies, question
+from armwise.agent.api import bodies, doors, question
 from armwise.agent.api import responses as replies
 from armwise.agent.api.protocols import answering
 from armwise.agent.turn import Ask, CostBound, TurnLoop, answer
@@ -367,7 +367,7 @@ async def test_others_are_answered_while_a_large_request_is_read(
         return run
 
     for place, name in (
-        (answering, "read_document"),
+        (doors, "read_document"),
         (question, "read_question"),
         (bodies, "count_members"),
         (answer, "write_prompt"),

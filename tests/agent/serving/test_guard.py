@@ -214,7 +214,7 @@ async def test_a_class_that_became_worse_goes_back_and_stays_there_after_a_resta
         assert verdict["figures"]["gain"] == pytest.approx(0.0, abs=1e-12), "it is what served, guard and all"
         (mark,) = read_marks(store, rule, LogSums(), named=False)
         assert mark.what.startswith("Guard: A class of requests went back to dense")
-        assert "task=tax" not in str(second[0]["guard"])
+        assert "task=tax" not in str(second[0]["steps"]["guard"])
     async with a_service(tmp_path, clock=passing.make()).running() as service:
         third = await converse(service, 2, 124)
         assert [record["steps"]["guard"]["share"] for record in third] == [1.0, 0.3]
@@ -235,7 +235,7 @@ async def test_a_guard_that_is_removed_frees_its_classes_for_good_and_says_so(
         assert len(service.replica.versions.state.returned.falls) == 1
     async with a_service(tmp_path, guard=None, clock=passing.make()).running() as service:
         (record, _) = await converse(service, 2, 120)
-        assert record["guard"] is None
+        assert "guard" not in record["steps"]
         assert (await service.client.get("/v1/policy")).json()["guard"] is None
         assert recorded(service, Operation.GUARD) == []
         assert "1 class(es) that had gone back are free again" in caplog.text

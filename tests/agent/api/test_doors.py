@@ -1,4 +1,4 @@
-"""Plain routes read requests as FastAPI does: large bodies one by one, beside the event loop."""
+"""Doors read requests as FastAPI does: large bodies one by one, beside the event loop."""
 
 import asyncio
 import threading
@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, TypeAdapter
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
-from armwise.agent.api import plain
+from armwise.agent.api.doors import Door
 from armwise.agent.api.middleware import answer_errors
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.arms.large import SMALL
@@ -36,8 +36,6 @@ class Body(BaseModel):
     more: dict[str, Any] = Field(default_factory=dict)
 
 
-BODY = TypeAdapter(Body)
-
 APP = FastAPI()
 answer_errors(APP)
 
@@ -47,12 +45,7 @@ async def by_framework(body: Body, key: IdempotencyKey = None, timeout_s: Timeou
     return Response(ascii([body.model_dump(), key, timeout_s]))
 
 
-async def serve(request: Request) -> Response:
-    key, timeout_s = plain.read_key(request), plain.read_timeout(request)
-    return await by_framework(await plain.read_body(request, BODY), key, timeout_s)
-
-
-APP.router.add_route("/plain", serve, ["POST"])
+APP.router.add_api_route("/door", by_framework, methods=["POST"], route_class_override=Door)
 
 
 async def answer(path: str, body: bytes, *headers: tuple[str, str]) -> tuple[int, str]:
@@ -94,7 +87,7 @@ async def test_a_request_is_read_as_fastapi_reads_it(
 ) -> None:
     headers = [("content-type", content_type), *([header] if header else [])]
     (status, text), expected = (
-        await answer("/plain", body, *headers),
+        await answer("/door", body, *headers),
         await answer("/framework", body, *headers),
     )
     assert status == expected[0]
@@ -114,19 +107,19 @@ async def test_a_request_is_read_as_fastapi_reads_it(
 async def test_a_single_fault_is_named_as_fastapi_names_it(
     body: bytes, headers: list[tuple[str, str]]
 ) -> None:
-    assert await answer("/plain", body, *headers) == await answer("/framework", body, *headers)
+    assert await answer("/door", body, *headers) == await answer("/framework", body, *headers)
 
 
 async def test_large_bodies_are_validated_one_by_one_beside_the_event_loop() -> None:
     VALIDATED_IN.clear()
     GO_ON.clear()
     large = b'{"query": "wait"' + b" " * SMALL + b"}"
-    answers = [asyncio.create_task(answer("/plain", large, JSON)) for _ in range(3)]
+    answers = [asyncio.create_task(answer("/door", large, JSON)) for _ in range(3)]
     while not VALIDATED_IN:
         await asyncio.sleep(0)
     for _ in range(1000):  # the others are waiting by now
         await asyncio.sleep(0)
-    assert (await answer("/plain", VALID, JSON))[0] == 200
+    assert (await answer("/door", VALID, JSON))[0] == 200
     one, small = VALIDATED_IN
     GO_ON.set()
     assert [status for status, _ in await asyncio.gather(*answers)] == [200] * 3
