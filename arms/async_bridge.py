@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,4 +28,13 @@ class Blocking:
             async with asyncio.timeout(self.limit_s):
                 return await coroutine
 
-        return asyncio.run_coroutine_threadsafe(wait_limited(), self._loop).result()
+        future = self.start(wait_limited())
+        try:
+            return future.result()
+        except BaseException:  # also an interrupt of the thread that waits
+            future.cancel()
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a coroutine, for which nobody waits."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

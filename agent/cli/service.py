@@ -73,7 +73,7 @@ def ask(
 
 def print_answer(question: str, arm: str | None, url: str, key: str | None) -> None:
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
-    from armwise.agent.client import Client
+    from armwise.agent.client import Client, ClientError
 
     with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
         stream = client.stream(question, arm=arm)
@@ -81,8 +81,8 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None) -> N
             for text in stream:
                 console.print(Text(text), end="", highlight=False)
         finally:  # a part of an answer can be rated too
-            if decision_id := stream.fields.get("decision_id"):
-                _remember_decision(str(decision_id), url)
+            with suppress(ClientError):
+                _remember_decision(stream.decision_id, url)
         console.print()
         _print_decision(stream.answer, url, _find_ratings(client))
 

@@ -1,21 +1,14 @@
-"""A blocking and an asynchronous client; `armwise.agent.client.calls` has their requests."""
+"""An asynchronous client and its blocking face; `armwise.agent.client.calls` has their requests."""
 
 import asyncio
 import os
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from time import sleep
+from functools import cache
+from itertools import count
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -34,6 +27,7 @@ from armwise.agent.replies import (
     Policy,
 )
 from armwise.arms import proxies
+from armwise.arms.async_bridge import Blocking
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 
 URL = "http://127.0.0.1:8000"
@@ -76,18 +70,6 @@ class _Lines:
         return self.add(b"\n") if self._left else []
 
 
-class _AgainError(Exception):
-    """An attempt failed, and another may succeed.
-
-    Attributes:
-        retry_after: The header Retry-After, if it was sent.
-    """
-
-    def __init__(self, trouble: str, retry_after: str | None = None) -> None:
-        super().__init__(trouble)
-        self.retry_after = retry_after
-
-
 def retry_after_s(header: str | None, default: float) -> float:
     """Return how many seconds a Retry-After header asks for, at most a minute.
 
@@ -110,71 +92,6 @@ def retry_after_s(header: str | None, default: float) -> float:
     return min(LONGEST_PAUSE_S, max(0.0, pause_s))
 
 
-class _ClientConnection:
-    """The common part of both clients.
-
-    Attributes:
-        url: Address of the service.
-        retries: Requests that were sent again.
-    """
-
-    def __init__(self, url: str | None, key: str | None, timeout_s: float, attempts: int) -> None:
-        self.url = _address(url or os.environ.get("ARMWISE_URL") or URL)
-        self.retries = 0
-        self._shown = str(httpx.URL(self.url).copy_with(userinfo=b""))  # messages have no password
-        self._key = key or os.environ.get("ARMWISE_API_KEY")
-        # to connect takes no long time, whatever an answer takes
-        self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
-        self._attempts = attempts
-        self._reached = False
-
-    def _pause_s(self, call: Call[Any], attempt: int, failed: _AgainError) -> float:
-        """Return the seconds to wait after an attempt, counted from 1. Raises ClientError after the last."""
-        if attempt >= self._attempts:
-            often = "" if attempt == 1 else f"{self._name(call)} failed {attempt} times, the last time with: "
-            raise ClientError(f"{often}{failed}")
-        self.retries += 1
-        return retry_after_s(failed.retry_after, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (attempt - 1)))
-
-    def _build_arguments(self, call: Call[Any]) -> dict[str, Any]:
-        """Return the arguments of httpx for a request."""
-        key = {"authorization": f"Bearer {self._key}"} if self._key else {}
-        return {
-            "method": call.method,
-            "url": self.url + call.path,
-            "json": call.body,
-            "headers": {**UNCOMPRESSED, **key, **call.headers},
-            "timeout": self._timeout,
-        }
-
-    def _accept(self, response: httpx.Response) -> httpx.Response:
-        """Return a response, unless the service is busy. Raises _AgainError."""
-        self._reached = True
-        if calls.is_busy(response):
-            raise _AgainError(str(read_failure(response)), response.headers.get("retry-after"))
-        return response
-
-    def _explain_loss(self, call: Call[Any], error: httpx.HTTPError) -> Exception:
-        """Return the error for a request without a response."""
-        trouble = f"{type(error).__name__} {error}".strip()
-        if isinstance(error, httpx.DecodingError):
-            return ClientError(f"{self._name(call)} gave {error}")
-        if isinstance(error, proxies.ProxySettingError):
-            return ClientError(str(error))
-        if not self._reached:
-            return ClientError(
-                f"no service answers at {self._shown}{proxies.describe_way(self.url)} ({trouble}); "
-                "is it running there? Start it with `armwise serve`, or name another address (--url, "
-                "ARMWISE_URL)"
-            )
-        if call.again or isinstance(error, httpx.ConnectError):
-            return _AgainError(trouble)
-        return ClientError(f"{self._name(call)} was lost, and may have been carried out: {trouble}")
-
-    def _name(self, call: Call[Any]) -> str:
-        return f"{call.method} {self._shown}{call.path}"
-
-
 def _address(url: str) -> str:
     """Return the address of a service without a slash at its end. Raises ClientError.
 
@@ -191,19 +108,26 @@ def _address(url: str) -> str:
     return url.rstrip("/")
 
 
-class _Events:
-    """The answer of a stream, put together from its events.
+class AsyncStream:
+    """Iterates over the parts of an answer as they arrive; afterwards `answer` has the whole answer.
 
     Attributes:
         fields: The `agent` object, as far as it was sent.
         text: The text, as far as it was written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: AsyncGenerator[str, None]) -> None:
+        self._lines = lines
         self.fields: dict[str, Any] = {}
         self.text = ""
         self._finish_reason: str | None = None
         self._started, self._ended = time.perf_counter(), False
+
+    async def __aiter__(self) -> AsyncGenerator[str, None]:
+        async with aclosing(self._lines) as lines:
+            async for line in lines:
+                if text := self._read(line):
+                    yield text
 
     @property
     def decision_id(self) -> str:
@@ -251,169 +175,38 @@ class _Events:
         return text
 
 
-class Stream(_Events):
+class Stream:
     """Iterates over the parts of an answer as they arrive; afterwards `answer` has the whole answer."""
 
-    def __init__(self, lines: Generator[str, None, None]) -> None:
-        super().__init__()
-        self._lines = lines
+    def __init__(self, stream: AsyncStream) -> None:
+        self._stream = stream
+
+    @property
+    def decision_id(self) -> str:
+        """Names the answer in feedback; known with the first event. Raises ClientError before."""
+        return self._stream.decision_id
+
+    @property
+    def text(self) -> str:
+        """The text, as far as it was written."""
+        return self._stream.text
+
+    @property
+    def answer(self) -> Answer:
+        """The complete answer. Raises ClientError before the end of the stream."""
+        return self._stream.answer
 
     def __iter__(self) -> Iterator[str]:
-        for line in self._lines:
-            if text := self._read(line):
-                yield text
-
-
-class AsyncStream(_Events):
-    """Iterates over the parts of an answer as they arrive; afterwards `answer` has the whole answer."""
-
-    def __init__(self, lines: AsyncGenerator[str, None]) -> None:
-        super().__init__()
-        self._lines = lines
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        async for line in self._lines:
-            if text := self._read(line):
-                yield text
-
-
-class Client(_ClientConnection):
-    """A synchronous, thread-safe client.
-
-    Args:
-        url: Address of the service; by default `ARMWISE_URL`, or else port 8000 on this machine.
-        key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
-        timeout_s: Seconds that a response, or a part of a stream, may take.
-        attempts: How often to send a request at most, if the service is busy.
-        http: The HTTP client that sends the requests; by default a new one.
-    """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        timeout_s: float = 120.0,
-        attempts: int = ATTEMPTS,
-        http: httpx.Client | None = None,
-    ) -> None:
-        super().__init__(url, key, timeout_s, attempts)
-        self._http = proxies.client() if http is None else http
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def ask(self, question: Question, **options: Unpack[Options]) -> Answer:
-        """Return a written answer and its passages. Raises AnswerFailedError, ClientError."""
-        return self._run(calls.ask(question, options))
-
-    def stream(self, question: Question, **options: Unpack[Options]) -> Stream:
-        """Return a stream over the parts of an answer as they are written. Raises ClientError."""
-        return Stream(self._lines(calls.ask(question, options, stream=True)))
-
-    def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
-        """Return passages without a written answer. Raises AnswerFailedError, ClientError."""
-        return self._run(calls.retrieve(question, k, options))
-
-    def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
-        """Choose which arm your own system should run; the service does not run it.
-
-        Args:
-            question: The question.
-            **options: Further fields of the request, such as `incumbent="large"`, the arm that you would
-                take. The policy decides instead for a share of `tap.share` of the requests.
-        """
-        return self._run(calls.choose(question, options))
-
-    def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
-        """Send decisions that your own system made, at most 1000 at once.
-
-        Args:
-            *decisions: The fields of `POST /v1/observations` of each: `arm`, and `id`, `question`, `arms`,
-                `propensity` or `distribution`, `cost`, `features`, `metrics` as far as they are known.
-            key: Idempotency key, which names decisions without an id; by default a new one.
-
-        Returns:
-            The result of each, in order: it was kept, or refused with an error.
-
-        Raises:
-            ClientError: None of them was kept.
-        """
-        return self._run(calls.observe(decisions, key))
-
-    def feedback(
-        self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
-    ) -> FeedbackReceipts:
-        """Send feedback on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
-        return self._run(calls.feedback(decision, {**(metrics or {}), **more}))
-
-    def feedback_token(self, decision: Decided) -> str:
-        """Return a token with which a page may rate this answer, without a key. Raises ClientError."""
-        return self._run(calls.feedback_token(decision)).token
-
-    def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        """Call any route and return its reply. Raises ClientError."""
-        return self._run(calls.document(method, path, body), timeout_s)
-
-    def _run(self, call: Call[T], timeout_s: float | None = None) -> T:
-        def attempt() -> httpx.Response:
-            sent = self._build_arguments(call) | ({} if timeout_s is None else {"timeout": timeout_s})
-            try:
-                with self._http.stream(**sent) as response:
-                    limit_size(response, REPLY_BYTES).read()
-                return self._accept(response)
-            except httpx.HTTPError as error:
-                raise self._explain_loss(call, error) from error
-
-        return call.reply(self._repeat(call, attempt))
-
-    def _repeat(self, call: Call[Any], attempt: Callable[[], httpx.Response]) -> httpx.Response:
-        number = 1
-        while True:
-            try:
-                return attempt()
-            except _AgainError as failed:
-                sleep(self._pause_s(call, number, failed))
-            number += 1
-
-    def _lines(self, call: Call[Any]) -> Generator[str, None, None]:
-        def attempt() -> httpx.Response:
-            try:
-                response = self._http.send(
-                    self._http.build_request(**self._build_arguments(call)), stream=True
-                )
-                if limit_size(response, REPLY_BYTES).is_error:
-                    response.read()
-                self._accept(response)
-            except httpx.HTTPError as error:
-                raise self._explain_loss(call, error) from error
-            if response.is_error:
-                raise read_failure(response)
-            return response
-
-        response = self._repeat(call, attempt)
+        parts, loop = aiter(self._stream), _event_loop(os.getpid())
         try:
-            lines = _Lines()
-            for part in response.iter_bytes():
-                yield from lines.add(part)
-            yield from lines.end()
-        except httpx.HTTPError as error:
-            raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
+            while text := loop.run(anext(parts, "")):
+                yield text
         finally:
-            response.close()
+            loop.start(parts.aclose())  # not awaited: garbage may be collected in the thread of the loop
 
 
-class AsyncClient(_ClientConnection):
-    """An asynchronous client with the methods of `Client`, which you await.
+class AsyncClient:
+    """An asynchronous client, which event loops do not share.
 
     Args:
         url: Address of the service; by default `ARMWISE_URL`, or else port 8000 on this machine.
@@ -421,6 +214,10 @@ class AsyncClient(_ClientConnection):
         timeout_s: Seconds that a response, or a part of a stream, may take.
         attempts: How often to send a request at most, if the service is busy.
         http: The HTTP client that sends the requests; by default a new one.
+
+    Attributes:
+        url: Address of the service.
+        retries: Requests that were sent again.
     """
 
     def __init__(
@@ -432,7 +229,14 @@ class AsyncClient(_ClientConnection):
         attempts: int = ATTEMPTS,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        super().__init__(url, key, timeout_s, attempts)
+        self.url = _address(url or os.environ.get("ARMWISE_URL") or URL)
+        self.retries = 0
+        self._shown = str(httpx.URL(self.url).copy_with(userinfo=b""))  # messages have no password
+        self._key = key or os.environ.get("ARMWISE_API_KEY")
+        # to connect takes no long time, whatever an answer takes
+        self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
+        self._attempts = attempts
+        self._reached = False
         self._http = proxies.async_client() if http is None else http
 
     async def __aenter__(self) -> Self:
@@ -446,33 +250,51 @@ class AsyncClient(_ClientConnection):
         await self._http.aclose()
 
     async def ask(self, question: Question, **options: Unpack[Options]) -> Answer:
-        """Return a written answer and its passages; see `Client.ask`."""
+        """Return a written answer and its passages. Raises AnswerFailedError, ClientError."""
         return await self._run(calls.ask(question, options))
 
     def stream(self, question: Question, **options: Unpack[Options]) -> AsyncStream:
-        """Return a stream over the parts of an answer as they are written; see `Client.stream`."""
+        """Return a stream over the parts of an answer as they are written. Raises ClientError."""
         return AsyncStream(self._lines(calls.ask(question, options, stream=True)))
 
     async def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
-        """Return passages without a written answer; see `Client.retrieve`."""
+        """Return passages without a written answer. Raises AnswerFailedError, ClientError."""
         return await self._run(calls.retrieve(question, k, options))
 
     async def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
-        """Choose which arm your own system should run; see `Client.choose`."""
+        """Choose which arm your own system should run; the service does not run it.
+
+        Args:
+            question: The question.
+            **options: Further fields of the request, such as `incumbent="large"`, the arm that you would
+                take. The policy decides instead for a share of `tap.share` of the requests.
+        """
         return await self._run(calls.choose(question, options))
 
     async def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
-        """Send decisions that your own system made; see `Client.observe`."""
+        """Send decisions that your own system made, at most 1000 at once.
+
+        Args:
+            *decisions: The fields of `POST /v1/observations` of each: `arm`, and `id`, `question`, `arms`,
+                `propensity` or `distribution`, `cost`, `features`, `metrics` as far as they are known.
+            key: Idempotency key, which names decisions without an id; by default a new one.
+
+        Returns:
+            The result of each, in order: it was kept, or refused with an error.
+
+        Raises:
+            ClientError: None of them was kept.
+        """
         return await self._run(calls.observe(decisions, key))
 
     async def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
     ) -> FeedbackReceipts:
-        """Send feedback on a decision; see `Client.feedback`."""
+        """Send feedback on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
         return await self._run(calls.feedback(decision, {**(metrics or {}), **more}))
 
     async def feedback_token(self, decision: Decided) -> str:
-        """Return a token with which a page may rate this answer; see `Client.feedback_token`."""
+        """Return a token with which a page may rate this answer, without a key. Raises ClientError."""
         return (await self._run(calls.feedback_token(decision))).token
 
     async def arms(self) -> list[str]:
@@ -495,61 +317,170 @@ class AsyncClient(_ClientConnection):
         """Recompute a decision from the log."""
         return await self._run(calls.verify(decision_id))
 
-    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Call any route and return its reply; see `Client.request`."""
-        return await self._run(calls.document(method, path, body))
+    async def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Call any route and return its reply. Raises ClientError."""
+        return await self._run(calls.document(method, path, body), timeout_s)
 
-    async def _run(self, call: Call[T]) -> T:
-        return call.reply(await self.send(call))
+    async def _run(self, call: Call[T], timeout_s: float | None = None) -> T:
+        return call.reply(await self.send(call, timeout_s))
 
-    async def send(self, call: Call[Any]) -> httpx.Response:
-        """Send a request and return the response, even if its status is an error. Raises ClientError."""
-
-        async def attempt() -> httpx.Response:
-            try:
-                async with self._http.stream(**self._build_arguments(call)) as response:
-                    await limit_size(response, REPLY_BYTES).aread()
-                return self._accept(response)
-            except httpx.HTTPError as error:
-                raise self._explain_loss(call, error) from error
-
-        return await self._repeat(call, attempt)
-
-    async def _repeat(
-        self, call: Call[Any], attempt: Callable[[], Awaitable[httpx.Response]]
+    async def send(
+        self, call: Call[Any], timeout_s: float | None = None, *, stream: bool = False
     ) -> httpx.Response:
-        number = 1
-        while True:
+        """Send a request, again while the service is busy; return the response, also one that is an error.
+
+        Args:
+            call: The request.
+            timeout_s: Seconds that the response may take; None for those of the client.
+            stream: Whether the body of a success is left to be read.
+
+        Raises:
+            ClientError: There was no response, or the service stays busy.
+        """
+        key = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        request = self._http.build_request(
+            call.method,
+            self.url + call.path,
+            json=call.body,
+            headers={**UNCOMPRESSED, **key, **call.headers},
+            timeout=self._timeout if timeout_s is None else timeout_s,
+        )
+        for attempt in count(1):
             try:
-                return await attempt()
-            except _AgainError as failed:
-                await asyncio.sleep(self._pause_s(call, number, failed))
-            number += 1
+                response = await self._exchange(request, stream=stream)
+            except httpx.HTTPError as error:
+                trouble, retry_after = self._explain_loss(call, error), None
+            else:
+                self._reached = True
+                if not calls.is_busy(response):
+                    return response
+                trouble, retry_after = str(read_failure(response)), response.headers.get("retry-after")
+            if attempt >= self._attempts:
+                often = f"{self._name(call)} failed {attempt} times, the last time with: "
+                raise ClientError(trouble if attempt == 1 else f"{often}{trouble}")
+            self.retries += 1
+            default = min(LONGEST_PAUSE_S, 0.1 * 2 ** (attempt - 1))
+            await asyncio.sleep(retry_after_s(retry_after, default))
+        raise AssertionError  # it counts without end
+
+    async def _exchange(self, request: httpx.Request, *, stream: bool) -> httpx.Response:
+        response = await self._http.send(request, stream=True)
+        try:
+            if not (limit_size(response, REPLY_BYTES).is_success and stream):
+                await response.aread()
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
 
     async def _lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
-        async def attempt() -> httpx.Response:
+        response, lines = await self.send(call, stream=True), _Lines()
+        if not response.is_success:
+            raise read_failure(response)
+        async with aclosing(response):
             try:
-                response = await self._http.send(
-                    self._http.build_request(**self._build_arguments(call)), stream=True
-                )
-                if limit_size(response, REPLY_BYTES).is_error:
-                    await response.aread()
-                self._accept(response)
+                async for part in response.aiter_bytes():
+                    for line in lines.add(part):
+                        yield line
             except httpx.HTTPError as error:
-                raise self._explain_loss(call, error) from error
-            if response.is_error:
-                raise read_failure(response)
-            return response
-
-        response = await self._repeat(call, attempt)
-        try:
-            lines = _Lines()
-            async for part in response.aiter_bytes():
-                for line in lines.add(part):
-                    yield line
+                raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
             for line in lines.end():
                 yield line
-        except httpx.HTTPError as error:
-            raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
-        finally:
-            await response.aclose()
+
+    def _explain_loss(self, call: Call[Any], error: httpx.HTTPError) -> str:
+        """Return what happened to a request without a response that may be sent again. Raises ClientError."""
+        trouble = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, httpx.DecodingError):
+            raise ClientError(f"{self._name(call)} gave {error}") from error
+        if isinstance(error, proxies.ProxySettingError):
+            raise ClientError(str(error)) from error
+        if not self._reached:
+            raise ClientError(
+                f"no service answers at {self._shown}{proxies.describe_way(self.url)} ({trouble}); "
+                "is it running there? Start it with `armwise serve`, or name another address (--url, "
+                "ARMWISE_URL)"
+            ) from error
+        if call.again or isinstance(error, httpx.ConnectError):
+            return trouble
+        raise ClientError(f"{self._name(call)} was lost, and may have been carried out: {trouble}") from error
+
+    def _name(self, call: Call[Any]) -> str:
+        return f"{call.method} {self._shown}{call.path}"
+
+
+@cache
+def _event_loop(process: int) -> Blocking:
+    """Return the event loop of the blocking clients of a process; a fork needs one of its own."""
+    del process
+    return Blocking()
+
+
+class Client:
+    """A client that blocks, which threads may share; it takes the arguments of `AsyncClient`.
+
+    Attributes:
+        url: Address of the service.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout_s: float = 120.0,
+        attempts: int = ATTEMPTS,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._client = AsyncClient(url, key, timeout_s=timeout_s, attempts=attempts, http=http)
+        self.url = self._client.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._wait(self._client.close())
+
+    def ask(self, question: Question, **options: Unpack[Options]) -> Answer:
+        """Return a written answer and its passages; see `AsyncClient.ask`."""
+        return self._wait(self._client.ask(question, **options))
+
+    def stream(self, question: Question, **options: Unpack[Options]) -> Stream:
+        """Return a stream over the parts of an answer as they are written; see `AsyncClient.stream`."""
+        return Stream(self._client.stream(question, **options))
+
+    def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
+        """Return passages without a written answer; see `AsyncClient.retrieve`."""
+        return self._wait(self._client.retrieve(question, k, **options))
+
+    def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
+        """Choose which arm your own system should run; see `AsyncClient.choose`."""
+        return self._wait(self._client.choose(question, **options))
+
+    def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
+        """Send decisions that your own system made; see `AsyncClient.observe`."""
+        return self._wait(self._client.observe(*decisions, key=key))
+
+    def feedback(
+        self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
+    ) -> FeedbackReceipts:
+        """Send feedback on a decision; see `AsyncClient.feedback`."""
+        return self._wait(self._client.feedback(decision, metrics, **more))
+
+    def feedback_token(self, decision: Decided) -> str:
+        """Return a token with which a page may rate this answer; see `AsyncClient.feedback_token`."""
+        return self._wait(self._client.feedback_token(decision))
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Call any route and return its reply; see `AsyncClient.request`."""
+        return self._wait(self._client.request(method, path, body, timeout_s))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return _event_loop(os.getpid()).run(work)

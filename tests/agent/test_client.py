@@ -1,7 +1,8 @@
 """The client: what it sends, how it waits, and what it makes of failures."""
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -10,8 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, Client, ClientError
-from armwise.agent.client.client import Stream, retry_after_s
+from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, AsyncStream, Client, ClientError
+from armwise.agent.client.client import retry_after_s
 from tests.agent.asking import QUESTION, record
 from tests.agent.fakes import Service
 from tests.endless import EndlessBody
@@ -92,7 +93,7 @@ def a_client(answer: Answering) -> AsyncClient:
 
 
 def a_blocking_client(answer: Answering, **settings: Any) -> Client:
-    http = httpx.Client(transport=httpx.MockTransport(answer))
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     return Client("http://service", http=http, **settings)
 
 
@@ -224,7 +225,7 @@ async def test_pauses_double_up_to_a_minute(pauses: list[float]) -> None:
 
 
 async def test_a_client_that_is_left_closes_its_connections() -> None:
-    blocking, awaited = httpx.Client(), httpx.AsyncClient()
+    blocking, awaited = httpx.AsyncClient(), httpx.AsyncClient()
     with Client("http://service", http=blocking):
         assert not blocking.is_closed
     async with AsyncClient("http://service", http=awaited):
@@ -300,19 +301,19 @@ def failing(status: int, code: str = "", **more: Any) -> httpx.Response:
         (httpx.Response(200, text="<html>"), "http://service/v1/arms gave 200 and no JSON object", 0),
     ],
 )
-def test_a_failure_is_told_in_the_words_of_the_service_with_its_remedy(
+async def test_a_failure_is_told_in_the_words_of_the_service_with_its_remedy(
     reply: httpx.Response, words: str, retries: int
 ) -> None:
-    http = httpx.Client(transport=httpx.MockTransport(lambda _: reply))
-    client = Client("http://user:password@service", http=http)
+    http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: reply))
+    client = AsyncClient("http://user:password@service", http=http)
     with pytest.raises(ClientError, match=words) as raised:
-        client.request("GET", "/v1/arms")
+        await client.request("GET", "/v1/arms")
     assert client.retries == retries
     assert "password" not in str(raised.value)
 
 
 def test_an_address_is_told_without_its_password() -> None:
-    http = httpx.Client(transport=httpx.MockTransport(answering([httpx.ConnectError("refused")])))
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answering([httpx.ConnectError("refused")])))
     with pytest.raises(ClientError, match="no service answers at http://service "):
         Client("http://user:password@service", http=http).request("GET", "/v1/arms")
 
@@ -449,8 +450,8 @@ async def test_an_arm_and_an_id_go_where_the_service_looks_for_them() -> None:
     ]
 
 
-def test_a_change_is_sent_again_if_no_connection_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("armwise.agent.client.client.sleep", lambda _: None)
+@pytest.mark.usefixtures("pauses")
+def test_a_change_is_sent_again_if_no_connection_was_made() -> None:
     replies: list[httpx.Response | Exception] = [
         httpx.Response(200, json={}),
         httpx.ConnectError("refused"),
@@ -637,12 +638,10 @@ async def test_an_answer_with_separators_of_lines_that_are_none_of_a_stream_come
             for part in parts:
                 yield part
 
-        return httpx.Response(200, content=later() if awaited else iter(parts))
+        return httpx.Response(200, content=later())
 
-    awaited = False
     blocking = a_blocking_client(answer).stream("Who?")
     assert list(blocking) == texts
-    awaited = True
     stream = a_client(answer).stream("Who?")
     assert [text async for text in stream] == texts
     assert blocking.answer.text == stream.answer.text == "".join(texts)
@@ -656,25 +655,20 @@ def test_a_stream_that_breaks_off_names_the_decision() -> None:
     assert (failure.value.decision_id, failure.value.code) == ("d1", "llm_failed")
 
 
-class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+class Body(httpx.AsyncByteStream):
     """A body that is lost after its first part; says whether it was closed."""
 
     def __init__(self, *parts: bytes) -> None:
-        self._parts, self.closed = parts, False
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._parts
-        raise httpx.ReadError("reset")
+        self._parts, self.closed, self.left = parts, False, threading.Event()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self:
+        for part in self._parts:
             yield part
-
-    def close(self) -> None:
-        self.closed = True
+        raise httpx.ReadError("reset")
 
     async def aclose(self) -> None:
         self.closed = True
+        self.left.set()
 
 
 async def test_a_stream_that_is_lost_is_a_failed_answer_and_its_connection_is_closed() -> None:
@@ -691,9 +685,8 @@ async def test_a_stream_that_is_lost_is_a_failed_answer_and_its_connection_is_cl
 
 
 async def test_a_service_that_has_begun_a_stream_was_reached_and_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+    pauses: list[float],
 ) -> None:
-    monkeypatch.setattr("armwise.agent.client.client.sleep", pauses.append)
 
     def replies() -> Answering:
         said = httpx.Response(200, content=lines(BEGIN, word("Ada"), END) + DONE)
@@ -707,11 +700,11 @@ async def test_a_service_that_has_begun_a_stream_was_reached_and_is_tried_again(
 
 def test_a_stream_that_its_reader_leaves_closes_its_connection() -> None:
     body = Body(lines(BEGIN, word("Ada"), word(" Lovelace")))
-    stream = a_blocking_client(lambda _: httpx.Response(200, stream=body)).stream("Who?")
-    assert next(iter(stream)) == "Ada"
+    parts = iter(a_blocking_client(lambda _: httpx.Response(200, stream=body)).stream("Who?"))
+    assert next(parts) == "Ada"
     assert not body.closed
-    del stream
-    assert body.closed
+    del parts
+    assert body.left.wait(10)
 
 
 def test_a_stream_of_a_service_that_stays_busy_is_given_up() -> None:
@@ -720,7 +713,7 @@ def test_a_stream_of_a_service_that_stays_busy_is_given_up() -> None:
     client = a_blocking_client(lambda _: next(busy), attempts=3)
     with pytest.raises(ClientError, match=r"failed 3 times, the last time with: .* 503, overloaded: full"):
         list(client.stream("Who?"))
-    assert client.retries == 2
+    assert len([*busy]) == 1
 
 
 def test_an_error_says_what_to_do_and_has_its_parts() -> None:
@@ -730,7 +723,6 @@ def test_an_error_says_what_to_do_and_has_its_parts() -> None:
         client.ask("Who?")
     assert (failure.value.status, failure.value.code) == (401, "invalid_api_key")
     assert (failure.value.param, failure.value.decision_id) == (None, None)
-    assert client.retries == 0
     error |= {"code": "arm_failed", "param": "model", "decision_id": "d1"}
     with pytest.raises(ClientError) as failure:
         client.ask("Who?")
@@ -780,7 +772,7 @@ async def test_a_stream_that_is_refused_says_why() -> None:
     client = a_client(answering([httpx.Response(404, content=later())]))
     with pytest.raises(ClientError, match="unknown_arm: there is no arm 'bm52'"):
         [part async for part in client.stream("Who?")]
-    blocking = a_blocking_client(answering([httpx.Response(404, content=iter([said]))]))
+    blocking = a_blocking_client(answering([httpx.Response(404, content=later())]))
     with pytest.raises(ClientError, match="unknown_arm: there is no arm 'bm52'"):
         list(blocking.stream("Who?", arm="bm52"))
 
@@ -796,12 +788,17 @@ async def test_a_client_brings_connections_of_its_own() -> None:
             blocking.request("GET", "/v1/arms")
 
 
-def test_a_stream_passes_over_comments_and_says_how_a_provider_fails() -> None:
+async def test_a_stream_passes_over_comments_and_says_how_a_provider_fails() -> None:
     begun = '{"choices": [{"delta": {"content": "The"}}], "agent": {"decision_id": "d-1"}}'
     said = '{"error": {"message": "no more"}}'
-    events = Stream(iter([": the model has written nothing yet", "", f"data: {begun}", f"data: {said}"]))  # type: ignore[arg-type]
-    parts = iter(events)
-    assert next(parts) == "The"
+
+    async def sent() -> AsyncGenerator[str, None]:
+        for line in (": the model has written nothing yet", "", f"data: {begun}", f"data: {said}"):
+            yield line
+
+    events = AsyncStream(sent())
+    parts = aiter(events)
+    assert await anext(parts) == "The"
     with pytest.raises(AnswerFailedError, match="broke off, llm_failed: no more"):
-        next(parts)
+        await anext(parts)
     assert (events.text, events.decision_id) == ("The", "d-1")

@@ -575,13 +575,13 @@ def test_ask_fails_in_the_words_of_the_service(service: Canned) -> None:
 def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
-    def pause(seconds: float) -> None:
+    async def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 2:
             answer = stream(word("The Danube."), {"choices": [], "agent": agent()})
             service.reply("POST /v1/chat/completions", answer)
 
-    monkeypatch.setattr("armwise.agent.client.client.sleep", pause)
+    monkeypatch.setattr("asyncio.sleep", pause)
     service.reply("POST /v1/chat/completions", refusal("too many requests", "overloaded"), 429)
     assert "The Danube." in said(run("ask", "?", "--url", service.url), 0)
     assert pauses == [0.1, 0.2]

@@ -83,7 +83,7 @@ class Wire:
         return httpx.Response(202, json={"items": rows})
 
     def client(self) -> Client:
-        return Client("http://service", "key", http=httpx.Client(transport=httpx.MockTransport(self)))
+        return Client("http://service", "key", http=httpx.AsyncClient(transport=httpx.MockTransport(self)))
 
 
 def test_a_call_is_an_observation_with_what_is_known_of_it(module: Any) -> None:

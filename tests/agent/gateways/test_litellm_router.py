@@ -80,7 +80,7 @@ class Wire:
 
     def router(self, module: Any, **options: Any) -> Any:
         asking = httpx.AsyncClient(transport=httpx.MockTransport(self.decide))
-        client = httpx.Client(transport=httpx.MockTransport(self.report))
+        client = httpx.AsyncClient(transport=httpx.MockTransport(self.report))
         return module.ArmwiseRouter(
             client=Client("http://service", "key", http=client),
             asking=AsyncClient("http://service", "key", http=asking, attempts=1),
