@@ -4,7 +4,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -177,18 +176,18 @@ def init(
 
     Without arguments in a terminal, it asks four questions: which models, which documents, what a right
     answer is worth, and where to keep the data. Otherwise it takes defaults for what is left out. `armwise
-    serve` then makes questions from the corpus and learns from them first. If it finds a problem that it
-    cannot ask about, it writes the file and exits with 1.
+    serve` then makes questions from the corpus and learns from them first. If it finds a problem, it writes
+    the file and exits with 1.
     """
     with report_errors():
         from armwise.arms.corpus import ingest_all
 
         _require_output(output, replace=replace)
         asks = sys.stdin.isatty() and not yes
-        review = _Review(asks)
-        worth, home = WORTH, None
+        worth, home, given = WORTH, None, True
         flags = (source, name, engine, model, llm_url, key_env, log_url)
         if asks and not any((*flags, *sources, *models, no_documents)):
+            given = False
             answers = interview(_sound_corpus, partial(_find_home, replace=replace))
             corpora = _corpora(answers.source, None, ())
             worth, home, llms = answers.worth, answers.home, dict(answers.llms)
@@ -210,17 +209,21 @@ def init(
                     "--model large=gpt-4o"
                 )
             _require_own_home(_draft(corpora), replace=replace)
-            engine = engine or (Engine.OPENAI if llm_url else Engine.EMBEDDED)
-            given = {"base_url": llm_url, "api_key_env": key_env}
-            first = {key: value for key, value in given.items() if value} | next(iter(named.values()), {})
-            llm = _language_model(corpora, engine, first, review)
-            llms = dict(_further_models(corpora, llm, named, review)) if models else {}
-            _require_log(corpora, log_url, review)
+            endpoint = {
+                key: value for key, value in (("base_url", llm_url), ("api_key_env", key_env)) if value
+            }
+            llm = _language_model(
+                engine or (Engine.OPENAI if llm_url else Engine.EMBEDDED),
+                endpoint | next(iter(named.values()), {}),
+            )
+            llms = _further_models(llm, named) if models else {}
+            _require_no_password(log_url or "")
         unfinished = output.with_name(output.name + ".part")
         text = render_config(corpora, llm, log_url, llms, worth=worth, home=home)
         unfinished.write_text(text, encoding="utf-8")
         try:
             settings = open_config(unfinished).resolve_places()
+            problems = _review(settings, of_models=llm is not None) if given else 0
             passages = None
             if corpora:
                 with progress() as on_progress:
@@ -238,7 +241,14 @@ def init(
         console.print(f"Start it:   armwise serve -c {output}", **PLAIN)
         if not corpora:
             console.print(f"Or with a coding agent: armwise wrap -c {output} claude", **PLAIN)
-        review.require_sound(output)
+        if problems:
+            what = "the problem" if problems == 1 else f"the {problems} problems"
+            errors.print(
+                f"Wrote {output} anyway. Fix {what} above before you start the service",
+                style="yellow",
+                **PLAIN,
+            )
+            raise typer.Exit(1)
 
 
 def _require_output(output: Path, *, replace: bool) -> None:
@@ -360,25 +370,14 @@ def _parse_models(model: str | None, models: Sequence[str]) -> dict[str, dict[st
 
 
 def _further_models(
-    corpora: "Sequence[CorpusSpec]",
-    llm: dict[str, Any] | None,
-    named: Mapping[str, dict[str, Any]],
-    review: "_Review",
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and settings of each model; `llm` is the first, at the same endpoint. Raises ValueError."""
-    from armwise.agent.doctor import check_llm
-
+    llm: dict[str, Any] | None, named: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of each model; `llm` is the first, at the same endpoint. Raises ValueError."""
     first, *others = named
     if llm is None or "base_url" not in llm:
         raise ValueError(f"--model {first}={named[first]['model']}: at which address? --llm-url URL names it")
-    yield first, llm
-    for name in others:
-        shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
-        settings = shared | named[name]
-        found = check_llm(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}")
-        if not review.keeps(found):
-            raise ValueError(f"--model {name}: left out; run again with a model that the endpoint has")
-        yield name, settings
+    shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
+    return {first: llm, **{name: shared | named[name] for name in others}}
 
 
 def _sound_corpus(source: str) -> None:
@@ -395,84 +394,44 @@ def _sound_corpus(source: str) -> None:
         raise CorpusError("; ".join([f"{source} has no passages", *group_skipped(unread)]))
 
 
-def _language_model(
-    corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], review: "_Review"
-) -> dict[str, Any] | None:
+def _language_model(engine: Engine, given: dict[str, Any]) -> dict[str, Any] | None:
     """Return the settings of the language model; None: those of the template. Raises ValueError."""
-    from armwise.agent.doctor import check_llm
-
     settings = {"engine": engine.value, **given}
     for key, (flag, what) in NEEDED[engine].items():
         if key not in settings:
             raise ValueError(f"--llm {engine.value} needs {flag}: {what}")
-    if settings == {"engine": Engine.EMBEDDED.value}:
-        return None
-    if not review.keeps(check_llm(_draft(corpora, settings).llm)):
-        raise ValueError("nothing was written: run again with another model")
-    return settings
+    return None if settings == {"engine": Engine.EMBEDDED.value} else settings
 
 
-def _require_log(corpora: "Sequence[CorpusSpec]", url: str | None, review: "_Review") -> None:
-    """Check the log at a URL; None: a file in the home. Raises ValueError."""
-    from armwise.agent.doctor import check_log
+def _review(settings: "AppConfig", *, of_models: bool) -> int:
+    """Print what is found of the log, and of the models that were named; return how much is wrong."""
+    from armwise.agent.doctor import check_log, check_models
+
+    models = check_models(settings.model_copy(update={"backbones": {}})) if of_models else ()
+    problems = 0
+    for finding in (*models, *check_log(settings)):
+        if finding.level == "fine":
+            console.print(str(finding), style="dim", **PLAIN)
+        else:
+            errors.print(str(finding), style="yellow", **PLAIN)
+        problems += finding.level == "problem"
+    return problems
+
+
+def _require_no_password(log_url: str) -> None:
     from armwise.feedback.log import without_password
 
-    if url is not None and without_password(url) != url:
+    if without_password(log_url) != log_url:
         raise ValueError(
             "--log-url: leave the password out. Put it in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
         )
-    if not review.keeps(check_log(_draft(corpora, log_url=url))):
-        raise ValueError("nothing was written: run again with another --log-url")
 
 
-def _draft(
-    corpora: "Sequence[CorpusSpec]",
-    llm: dict[str, Any] | None = None,
-    log_url: str | None = None,
-    home: str | None = None,
-) -> "AppConfig":
+def _draft(corpora: "Sequence[CorpusSpec]", home: str | None = None) -> "AppConfig":
     from armwise.agent.config import parse
 
-    document = yaml.safe_load(render_config(corpora, llm, log_url, home=home))
+    document = yaml.safe_load(render_config(corpora, home=home))
     return parse(document["applications"][0]["args"])
-
-
-@dataclass
-class _Review:
-    """What the checks of the answers find.
-
-    Attributes:
-        asks: Whether the user is asked about a problem.
-        problems: Number of problems that nobody was asked about.
-    """
-
-    asks: bool
-    problems: int = 0
-
-    def keeps(self, findings: "Iterator[Finding]") -> bool:
-        """Print findings; return False if something is wrong and the user declines to go on."""
-        wrong = 0
-        for finding in findings:
-            if finding.level == "fine":
-                console.print(str(finding), style="dim", **PLAIN)
-            else:
-                errors.print(str(finding), style="yellow", **PLAIN)
-            wrong += finding.level == "problem"
-        if self.asks:
-            return not wrong or typer.confirm("Keep it anyway?", default=False)
-        self.problems += wrong
-        return True
-
-    def require_sound(self, output: Path) -> None:
-        """Exit with 1 if there are problems that nobody was asked about."""
-        if self.problems:
-            what = "the problem" if self.problems == 1 else f"the {self.problems} problems"
-            errors.print(
-                f"Wrote {output} anyway. Fix {what} above before you start the service",
-                style="yellow",
-                **PLAIN,
-            )
-            raise typer.Exit(1)
 
 
 def models() -> None:

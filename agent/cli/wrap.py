@@ -28,7 +28,6 @@ from armwise.arms.own_processes import except_this_machine
 
 if TYPE_CHECKING:
     from armwise.agent.client import Client
-    from armwise.agent.config import AppConfig
 
 KEY = "ARMWISE_API_KEY"
 
@@ -178,7 +177,7 @@ def start(
                     )
                 stack.enter_context(serving(config, address))
             with _client(address, key) as client:
-                session = AgentSession(agent, began, _settings(config, address), _newest(client))
+                session = AgentSession(agent, began, _newest(client))
                 code = run([program, *options, *context.args], variables)
                 for line in session.describe(client):
                     errors.print(line, **PLAIN)
@@ -273,20 +272,6 @@ def _newest(client: "Client") -> int:
     return int(rows[0]["log_seq"]) if rows else 0
 
 
-def _settings(config: Path | None, address: str) -> "AppConfig | None":
-    """Return the configuration of the service, if it is this one, unchanged since the service began."""
-    from armwise.agent.cli.served_home import MARK, find_servers
-    from armwise.agent.config import load
-
-    if config is None:
-        return None
-    settings = load(config, without=["router"])
-    if address not in {server.url for server in find_servers(settings.home_path)}:
-        return None
-    began_at = min(mark.stat().st_mtime for mark in settings.home_path.glob(f"{MARK}*"))
-    return settings if config.stat().st_mtime <= began_at else None
-
-
 @dataclass(frozen=True, slots=True)
 class AgentSession:
     """What an agent had answered.
@@ -294,20 +279,15 @@ class AgentSession:
     Attributes:
         agent: The agent.
         alone: Whether the service ran for this agent alone.
-        settings: The configuration of the service; None: it is not known.
         before: Position in the log of the newest decision before the session.
     """
 
     agent: AgentProgram
     alone: bool
-    settings: "AppConfig | None"
     before: int
 
     def describe(self, client: "Client") -> Iterator[str]:
-        """Yield what the decisions of the session cost, and what their tokens would with the dearest model.
-
-        Nothing is compared unless every figure of it is known.
-        """
+        """Yield what the decisions of the session cost by the log."""
         from armwise.agent.client import ClientError
         from armwise.agent.reporting import write_dollars
 
@@ -326,20 +306,11 @@ class AgentSession:
         answered = f"While {self.agent} ran, the service answered {n}"
         if not self.alone:
             answered += ", including requests of other programs"
-        if self.settings is not None and (problem := self.settings.describe_unpriced("they count as free")):
-            yield f"{answered}. What they cost is not known: {problem}"
-            return
         ended = [row for row in rows if row["cost"] is not None]
         yield f"{answered}. {they} cost {write_dollars(sum(row['cost']['usd'] for row in ended))} by its log."
         if len(ended) < len(rows):
             yield f"{len(rows) - len(ended):,} of them have no cost in the log yet, and are left out."
-        if self.settings is None:
-            yield (
-                "In the log, models without a price count as free. The cost is not compared with one model: "
-                "which prices this service has is not known here (-c FILE)."
-            )
-        else:
-            yield self._compare(self.settings, ended)
+        yield "In the log, models without a price count as free."
 
     def _list(self, client: "Client") -> list[str]:
         """Return the ids of the session's decisions, the newest first: all, or some more than are read."""
@@ -360,28 +331,3 @@ class AgentSession:
                     break
                 time.sleep(LOOK_S)
             yield row
-
-    def _compare(self, settings: "AppConfig", rows: list[dict[str, Any]]) -> str:
-        """Return what the tokens of decisions cost at the list prices of the dearest model."""
-        from armwise.agent.reporting import write_dollars
-        from armwise.arms.llm import catalog, writing
-
-        names = {settings.find_answering(arm).llm or writing.DEFAULT for arm in settings.actions}
-        models = {name: settings.models[name] for name in sorted(names)}
-        if len(models) < 2:
-            return f"It is not compared: the service has one model, {next(iter(models))}."
-        used = [tokens for row in rows for tokens in (row["tokens_by_model"] or {}).values()]
-        usd = {
-            name: sum(
-                catalog.find_prices(spec).compute_usd(
-                    one["prompt"], one["completion"], one["cached"], one["cache_written"]
-                )
-                for one in used
-            )
-            for name, spec in models.items()
-        }
-        dearest = max(usd, key=lambda name: usd[name])
-        return (
-            f"At the list prices of {dearest}, the dearest model, the same tokens, as many of them cached, "
-            f"cost {write_dollars(usd[dearest])}. That model might have used more or fewer."
-        )

@@ -440,14 +440,6 @@ def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: 
     assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "big"
 
 
-def test_a_problem_that_the_user_keeps_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    result = init(*ENDPOINT, "--llm-key-env", "PATH", answers="y\n")
-    assert "problem: no language model answers" in result.output
-    assert result.exit_code == 0, result.output
-    assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "small"
-
-
 ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "small")
 
 
@@ -521,16 +513,16 @@ def test_an_interrupted_run_leaves_the_configuration_that_was_there_and_nothing_
     assert (tmp_path / "armwise.yaml").read_text() == "mine"
 
 
-def test_one_problem_among_what_is_fine_is_asked_about(
+def test_one_problem_among_what_is_fine_is_printed_and_the_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Finding("the log may lose rows", "take it back"), Finding("the log can be written")]
     monkeypatch.setattr("armwise.agent.doctor.check_log", lambda _: iter(found))
-    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    words = ("corpus.jsonl", "--llm", "embedded", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
-    result = init(*words, answers="y\n")
-    assert result.exit_code == 0, result.output
-    assert result.output.count("Keep it anyway?") == 1
+    result = init("corpus.jsonl", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    assert result.exit_code == 1
+    assert "problem: the log may lose rows; take it back" in result.output
+    assert "Wrote armwise.yaml anyway. Fix the problem above" in result.output
+    assert (tmp_path / "armwise.yaml").exists()
 
 
 @pytest.mark.parametrize(

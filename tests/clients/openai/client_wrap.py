@@ -145,7 +145,6 @@ def test_two_sessions_of_an_agent_keep_their_model_and_its_cache(
         assert re.search(
             rf"While {agent} ran, the service answered \d+ requests. They cost \$0\.\d+", ran.stderr
         )
-        assert "At the list prices of large, the dearest model, the same tokens" in ran.stderr
     used, cached = zip(*Model.asked, strict=True)
     assert len(used) == 4, "a question and the result of its tool, twice"
     assert len(set(used)) == 1, "the conversation went to another model"
