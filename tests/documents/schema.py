@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from typing_extensions import override
 
@@ -24,6 +24,12 @@ Schema = dict[str, Any]
 
 OWN_CLASS: Schema = {"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}
 """The import path of a user's arm."""
+
+
+class NoParameters(BaseModel):
+    """The parameters of every kind that has none."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class _Untitled(GenerateJsonSchema):
@@ -46,6 +52,8 @@ def config_schema() -> Schema:
         "PolicySpec": {name: find_params(policy) for name, policy in POLICIES.items()},
         "RouterPlan": {name: find_params(router) for name, router in ROUTERS.items()},
     }
+    for params in kinds.values():
+        params.update({name: NoParameters for name, model in params.items() if not model.model_fields})
     models: list[type[BaseModel]] = [
         AppConfig,
         *(model for params in kinds.values() for model in params.values()),
@@ -100,18 +108,21 @@ def _needs(model: type[BaseModel]) -> bool:
 def _by_kind(
     spec: Schema, params: Mapping[str, Schema], needing: Collection[str], other: Schema | None = None
 ) -> None:
-    """Let the schema of a kind and its parameters name the kinds, and the parameters of each."""
-    kind, names = spec["properties"]["kind"], {"enum": sorted(params)}
-    kind.update({"anyOf": [names, other]} if other else names)
+    """Let the schema of a kind name the kinds, and that of its parameters those of each, or of several."""
+    kind, known = spec["properties"]["kind"], {"enum": sorted(params)}
+    kind.update({"anyOf": [known, other]} if other else known)
+    sharing: dict[str, list[str]] = {}
+    for name, schema in sorted(params.items()):
+        sharing.setdefault(json.dumps(schema), []).append(name)
     spec["allOf"] = [
         {
-            "if": {"properties": {"kind": {"const": name}}, "required": ["kind"]},
+            "if": {"properties": {"kind": {"enum": names}}, "required": ["kind"]},
             "then": {
-                "properties": {"params": schema},
-                "required": ["params"] if name in needing else [],
+                "properties": {"params": json.loads(schema)},
+                "required": ["params"] if names[0] in needing else [],
             },
         }
-        for name, schema in sorted(params.items())
+        for schema, names in sharing.items()
     ]
 
 
