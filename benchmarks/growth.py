@@ -286,7 +286,7 @@ def join_again(store: Store, service: Service, rows: Rows) -> None:
 
 
 def back_up(store: Store, server: Server | None, folder: Path, rows: Rows) -> None:
-    """Copy the log as a backup does, and add what that takes: `armwise backup`, or `pg_dump`."""
+    """Copy the log as a backup does, and add what that takes: `armwise log backup`, or `pg_dump`."""
     copy = folder / "copy"
     with timed(rows, "a backup"):
         if server is None:

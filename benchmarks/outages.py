@@ -15,7 +15,7 @@ question once: what is refused is counted and not sent again. One after the othe
 By route it prints how many were asked and answered, what the others got, how long nobody was answered at the
 longest, and how many seconds after the kill the last request failed; for what was started again after three
 seconds, after that start. At the end every acknowledged decision is looked up in the log, and
-`armwise rebuild --verify` recomputes what was learned from it.
+`armwise log rebuild --verify` recomputes what was learned from it.
 """
 
 import asyncio
@@ -419,7 +419,7 @@ def killed(
         console.print(table)
         gone = lost(url, traffic.acknowledged)
         console.print(f"{len(traffic.acknowledged):,} decisions acknowledged, {len(gone)} not in the log")
-        verify = [sys.executable, "-m", "armwise", "rebuild", "--verify", "--config", str(config)]
+        verify = [sys.executable, "-m", "armwise", "log", "rebuild", "--verify", "--config", str(config)]
         checked = subprocess.run(verify, cwd=ROOT, check=False, capture_output=True, text=True)
         console.print(checked.stdout, checked.stderr if checked.returncode else "")
         for name in ("search", "model"):

@@ -170,12 +170,12 @@ def promoted(run: Run, rounds: int) -> list[str]:
     names: list[str] = []
     if newest["status"] == "promoted":
         return names
-    run.armwise("canary", version, "--share", "0.5", *reason)
+    run.armwise("policy", "canary", version, "--share", "0.5", *reason)
     for number in range(1, rounds + 1):
         names.append(f"canary{number}")
         run.simulate(names[-1], number)
         if passes(run, version, f"{names[-1]}/gate.json") and run.armwise(
-            *("promote", version, *reason), may_fail=True
+            *("policy", "promote", version, *reason), may_fail=True
         ):
             return names
     sys.exit(f"the gate held version {version} after {rounds} rounds: its reasons are above")

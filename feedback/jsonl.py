@@ -1,4 +1,4 @@
-"""A training log as JSON lines: what `armwise export` writes and `armwise replay` reads.
+"""A training log as JSON lines: what `armwise log export` writes and `armwise replay` reads.
 
     {"format":"armwise-log","schema":1,"written_at":1767225600.0,"arms":["bm25","dense"],"reward":{...}}
     {"seq":1,"decision":{...},"cost":{...},"metrics":{"right":1.0},"failed":false}

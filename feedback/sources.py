@@ -153,7 +153,7 @@ class LogSource(TrainingLog):
 
 
 class ExportSource(TrainingLog):
-    """A file that `armwise export` wrote; `armwise import` converts other layouts into one.
+    """A file that `armwise log export` wrote; `armwise import` converts other layouts into one.
 
     Args:
         path: The file.

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from armwise.agent.cli.main import LAB, VERBS
+from armwise.agent.cli.main import GROUPS, VERBS
 from armwise.agent.config import load
 from armwise.agent.config.warm_start import RouterPlan
 from armwise.agent.routers import build_router
@@ -93,9 +93,11 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
 
 
 def test_every_verb_is_described() -> None:
-    listed = set(re.findall(r"^\| `((?:lab )?[a-z-]+)", text_of("reference/cli.md"), re.MULTILINE))
-    assert len(VERBS) > 20
-    assert {*VERBS, *(f"lab {verb}" for verb in LAB)} - {"lab"} <= listed
+    groups = "|".join(GROUPS)
+    listed = set(re.findall(rf"^\| `((?:(?:{groups}) )?[a-z-]+)", text_of("reference/cli.md"), re.MULTILINE))
+    inner = {f"{group} {verb}" for group, verbs in GROUPS.items() for verb in verbs}
+    assert len(inner) > 15
+    assert {*VERBS, *inner} - {*GROUPS} <= listed
 
 
 def test_every_page_that_shows_commands_is_run() -> None:

@@ -68,7 +68,7 @@ def replay(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A file of `armwise export` or `armwise import`. By default the log of the service."
+            help="A file of `armwise log export` or `armwise import`. By default the log of the service."
         ),
     ] = None,
     output: Annotated[

@@ -109,7 +109,7 @@ def rebuild(
             )
         if not report.sound:
             if verify:
-                remedy = "To delete the training log and learn it again, run: armwise rebuild"
+                remedy = "To delete the training log and learn it again, run: armwise log rebuild"
             else:
                 remedy = (
                     "Versions that have decided stay as they are. The newest version is what the log gives."

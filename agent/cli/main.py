@@ -35,7 +35,6 @@ VERBS = {
     "demo": Verb("demo.verbs:demo", SERVE, "Watch a service learn, in a minute, without a key or a model."),
     "init": Verb("cli.setup:init", SERVE, "Write a configuration for a corpus of your own."),
     "models": Verb("cli.setup:models", SERVE, "Install the default models."),
-    "schema": Verb("cli.setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
     "ingest": Verb("cli.ingest:ingest_corpus", SERVE, "Read passages into a corpus."),
     "serve": Verb("cli.serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("cli.service:ask", SERVE, "Ask a question and stream the answer."),
@@ -60,7 +59,6 @@ VERBS = {
     "lab": Verb(
         "cli.main:lab", EVALUATE, "Work offline: make questions and labels, train routers, run a warm start."
     ),
-    "export": Verb("cli.log:export", EVALUATE, "Write the training log to a file."),
     "import": Verb(
         "gateways.import_log:import_log",
         EVALUATE,
@@ -68,15 +66,10 @@ VERBS = {
     ),
     "doctor": Verb("cli.setup:doctor", OPERATE, "Check your setup, and say what to do about each problem."),
     "status": Verb("cli.service:status", OPERATE, "Show the active policy and the arms."),
-    "apply": Verb("cli.service:apply", OPERATE, "Make the arms of a portfolio live."),
-    "promote": Verb("cli.service:promote", OPERATE, "Make the recipe of a version the active one."),
-    "rollback": Verb("cli.service:rollback", OPERATE, "Pin exactly one version."),
-    "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
+    "policy": Verb("cli.main:policy", OPERATE, "Promote, pin or try a version, or change the live arms."),
     "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision, a receipt or the whole log."),
-    "backup": Verb("cli.log:backup", OPERATE, "Copy the log while the service runs."),
-    "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user, an episode or a decision."),
     "key": Verb("cli.log:key", OPERATE, "Make, list and disable API keys."),
-    "rebuild": Verb("cli.log:rebuild", OPERATE, "Rebuild the training log, or verify it."),
+    "log": Verb("cli.main:log", OPERATE, "Export, copy, rebuild or erase what is logged."),
 }
 """Every verb, in the order of the help."""
 
@@ -103,6 +96,25 @@ LAB = {
     ),
 }
 """Every verb of `armwise lab`, in the order of its help."""
+
+POLICY = {
+    "promote": Verb("cli.service:promote", OPERATE, "Make the recipe of a version the active one."),
+    "rollback": Verb("cli.service:rollback", OPERATE, "Pin exactly one version."),
+    "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
+    "apply": Verb("cli.service:apply", OPERATE, "Make the arms of a portfolio live."),
+}
+"""Every verb of `armwise policy`."""
+
+LOG = {
+    "export": Verb("cli.log:export", OPERATE, "Write the training log to a file."),
+    "backup": Verb("cli.log:backup", OPERATE, "Copy the log while the service runs."),
+    "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user, an episode or a decision."),
+    "rebuild": Verb("cli.log:rebuild", OPERATE, "Rebuild the training log, or verify it."),
+}
+"""Every verb of `armwise log`."""
+
+GROUPS = {"lab": LAB, "policy": POLICY, "log": LOG}
+"""The verbs of each group by its name."""
 
 
 class LazyCommand(TyperCommand):
@@ -148,30 +160,30 @@ class VerbGroup(TyperGroup):
                 )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a verb; one of the lab that is called without `lab` is named with it."""
-        name = args[0]
-        if name in LAB and name not in self.verbs and not ctx.resilient_parsing:
-            ctx.fail(f"No such command '{name}'. Run: armwise lab {name}")
+        """Find a verb; one of a group that is called without it is named with it."""
+        for group, verbs in GROUPS.items():
+            if args[0] in verbs and args[0] not in self.verbs and not ctx.resilient_parsing:
+                ctx.fail(f"No such command '{args[0]}'. Run: armwise {group} {args[0]}")
         return super().resolve_command(ctx, args)
 
 
-class LabGroup(VerbGroup):
-    """The verbs of the lab."""
-
-    verbs = LAB
+def _make_group(name: str, about: str) -> typer.Typer:
+    """Return the verbs of a group, with what its help says."""
+    kind = type("NamedGroup", (VerbGroup,), {"verbs": GROUPS[name]})
+    group = typer.Typer(cls=kind, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    group.callback(help=about)(lambda: None)
+    return group
 
 
 app = typer.Typer(cls=VerbGroup, no_args_is_help=True, rich_markup_mode=None)
 
-lab = typer.Typer(cls=LabGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-
-
-@lab.callback()
-def work_offline() -> None:
-    """Work offline: make questions, score and label arms, train models, run a warm start.
-
-    Only `simulate` calls a running service.
-    """
+lab = _make_group(
+    "lab",
+    "Work offline: make questions, score and label arms, train models, run a warm start. Only `simulate` "
+    "calls a running service.",
+)
+policy = _make_group("policy", "Change what a running service decides by.")
+log = _make_group("log", "Work on the log, without a service.")
 
 
 def _print_version(flag: bool) -> None:

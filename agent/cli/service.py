@@ -577,7 +577,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[LOG]",
-            help="For a receipt: a file of `armwise export`. By default the log.",
+            help="For a receipt: a file of `armwise log export`. By default the log.",
         ),
     ] = None,
     whole: Annotated[

@@ -29,12 +29,19 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything that was checked, as JSON.")
     ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Only print the JSON Schema of a configuration, for editors."),
+    ] = False,
 ) -> None:
     """Check the configuration, what it needs and this machine.
 
     It says what to do about each problem, and exits with 1 if there is one. Without a configuration, it
     checks the one that `armwise serve` wrote for itself.
     """
+    if schema:
+        typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
+        return
     with report_errors():
         findings = list(_examine(_find_served() if config == CONFIG and not config.exists() else config))
         failed = any(finding.level == "problem" for _, finding in findings)
@@ -83,7 +90,7 @@ def _examine(path: Path) -> "Iterator[tuple[str, Finding]]":
         config = load(path, without=["router"])
     except (ConfigError, LaunchError) as error:
         for line in str(error).splitlines():
-            yield "configuration", doctor.Finding(line, "`armwise schema` prints every key")
+            yield "configuration", doctor.Finding(line, "`armwise doctor --schema` prints every key")
         return
     try:
         config = load(path)
@@ -445,8 +452,3 @@ def models() -> None:
         console.print(
             f"{'Installed' if absent else 'Already installed'}: {', '.join(bundled.packages())}", **PLAIN
         )
-
-
-def schema() -> None:
-    """Print the JSON Schema of a configuration file, so that editors can complete and check it."""
-    typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)

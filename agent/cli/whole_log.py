@@ -56,5 +56,5 @@ def _describe_coverage(report: chain.ChainReport, n_versions: int) -> Iterator[s
         yield f"Decisions without texts: {erasures}. `GET /v1/erasures` lists the erasures."
     yield (
         "Not covered: keys, usage, jobs, and what operators decided. "
-        "`armwise rebuild --verify` computes the training log and the versions again."
+        "`armwise log rebuild --verify` computes the training log and the versions again."
     )

@@ -487,7 +487,7 @@ def _verdict(
         # the log has no rewards of these arms; a share of the traffic would give some
         reason = (
             f"It brings {', '.join(target.unsupported)}, which no decision of the log could have drawn: "
-            "nothing is known of what it earns. Make it live first (`armwise apply`), or use --force."
+            "nothing is known of what it earns. Make it live first (`armwise policy apply`), or use --force."
         )
     elif not kept.any():
         reason = f"No decision is left to judge it by: {format_counts(target.left_out)}."

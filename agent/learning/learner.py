@@ -177,7 +177,7 @@ class Learner:
             raise LogGapError(
                 f"{n_learned} examples were learned before, but the whole log has only "
                 f"{position.examples_seq}: "
-                "run `armwise rebuild` to learn from those"
+                "run `armwise log rebuild` to learn from those"
             )
         upto = min(position.examples_seq, self.learned + BATCH)
         if upto > self.learned or (upto == self.learned and self._known is None):

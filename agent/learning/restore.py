@@ -73,7 +73,7 @@ def restore_policy(
     ):
         raise PolicyError(
             f"{lost}, and learning again from the log gives another state, {digest[:DIGEST_CHARS]}: "
-            "the training log was changed; see `armwise rebuild --verify`"
+            "the training log was changed; see `armwise log rebuild --verify`"
         )
     return empty.load(state)  # as every replica loads it
 

@@ -53,7 +53,7 @@ REWARDED = (
 
 
 def is_export(path: Path) -> bool:
-    """Return whether a file begins as `armwise export` and `armwise import` write it, or does not exist."""
+    """Return whether a file begins as an export or an import of Armwise does, or does not exist."""
     if not path.exists():
         return True  # reading it gives the message
     if path.is_dir() or not path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):

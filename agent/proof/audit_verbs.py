@@ -22,7 +22,7 @@ def audit(
     log: Annotated[
         Path | None,
         typer.Argument(
-            help="A file of `armwise export` or `armwise import`, or a table that another router logged: "
+            help="A file of `armwise log export` or `armwise import`, or a table that another router logged: "
             "CSV, JSON lines, JSON or Parquet. By default the log of the service."
         ),
     ] = None,

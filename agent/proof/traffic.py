@@ -102,7 +102,7 @@ class LoggedTraffic:
 
 
 def read_file(path: Path, on_progress: Progress) -> LoggedTraffic:
-    """Read a file of `armwise export` or `armwise import`.
+    """Read a file of `armwise log export` or `armwise import`.
 
     Args:
         path: The file.

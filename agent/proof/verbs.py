@@ -47,7 +47,7 @@ def prove(
         str | None,
         typer.Argument(
             metavar="[LOG]",
-            help="A file of `armwise export` or `armwise import`. By default the log. "
+            help="A file of `armwise log export` or `armwise import`. By default the log. "
             "With --challenger: a file of requests, JSON lines.",
         ),
     ] = None,

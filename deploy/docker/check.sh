@@ -69,4 +69,4 @@ podman start "$name"
 ready
 inside armwise feedback "$decision" thumb=1
 inside armwise verify "$decision"
-inside armwise rebuild --verify --config /etc/armwise/serve_config.yaml
+inside armwise log rebuild --verify --config /etc/armwise/serve_config.yaml

@@ -43,7 +43,7 @@ Source: https://www.sqlite.org/fileformat2.html#file_format_version_numbers
 
 COPIED_IN_USE = (
     "copied while it was in use, without its -wal file: the newest rows may be missing",
-    "copy a log with `armwise backup`, or together with its -wal file",
+    "copy a log with `armwise log backup`, or together with its -wal file",
 )
 """What is wrong with a log if `lacks_wal` returns true, and the remedy."""
 

@@ -30,7 +30,7 @@ from armwise.feedback.training_log.settled import find_settled_together
 # -- epoch fencing: the one learner that may write -------------------------------------------------
 
 
-REBUILD = "armwise rebuild"
+REBUILD = "armwise log rebuild"
 """Holder of an epoch that a rebuild took."""
 
 
@@ -64,7 +64,7 @@ def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
 # -- the join, and its training log ----------------------------------------------------------------
 
 
-_GONE = "rows or their facts are missing; run `armwise rebuild`"
+_GONE = "rows or their facts are missing; run `armwise log rebuild`"
 
 
 class Joiner:
@@ -212,7 +212,7 @@ def require_length(connection: sa.Connection, join: str, position: Position) -> 
     recorded = connection.scalar(length.where(t.examples.c.join == join))
     if recorded != position.examples_seq:
         raise LogGapError(
-            f"the training log ends at {recorded}, not at {position.examples_seq}: run `armwise rebuild`"
+            f"the training log ends at {recorded}, not at {position.examples_seq}: run `armwise log rebuild`"
         )
 
 

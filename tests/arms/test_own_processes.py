@@ -74,7 +74,7 @@ def test_the_command_line_imports_nothing_of_its_folder(
     folder: Path,
 ) -> None:
     (folder / "armwise.py").unlink()  # whom Python finds before anything of ours runs
-    status, output = ended([sys.executable, "-m", "armwise", "schema"], folder)
+    status, output = ended([sys.executable, "-m", "armwise", "doctor", "--schema"], folder)
     assert status == 0, output
 
 

@@ -6,7 +6,7 @@ What clients received is compared by `tests.simulation.history`, which lists its
     digest         a version is not what a replay of the training log from its start gives
     untrue         a decision was not drawn from the distribution of the version that it names
 
-    rebuild        `armwise rebuild --verify --all` says so
+    rebuild        `armwise log rebuild --verify --all` says so
 
 These are computed in a process of their own, which has seen nothing but the log.
 """

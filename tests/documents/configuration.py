@@ -90,7 +90,7 @@ the current folder. Armwise does not change paths in the parameters of your own 
 Run `armwise doctor` to check the whole file. It reports each unknown key, and suggests the closest valid one.
 
 An editor with a YAML language server can complete keys and check values. To set this up, begin the file with
-`# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
+`# yaml-language-server: $schema=agent/config/schema.json`. `armwise doctor --schema` prints that JSON Schema.
 """
 
 SUBJECTS = {

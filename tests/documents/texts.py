@@ -224,8 +224,8 @@ FILES: Mapping[str, Place] = {
         "you keep it",
         Fate.COPY,
     ),
-    "exports (`armwise export`, `GET /v1/export`)": Place("the training log or the feedback", Fate.COPY),
-    "backups (`armwise backup`, `pg_dump`, base backups)": Place("the whole log", Fate.COPY),
+    "exports (`armwise log export`, `GET /v1/export`)": Place("the training log or the feedback", Fate.COPY),
+    "backups (`armwise log backup`, `pg_dump`, base backups)": Place("the whole log", Fate.COPY),
     "files of warm starts and labelling in `home`": Place("questions and answers from the log", Fate.COPY),
     "label rows that a warm start made from traffic": Place(
         "questions. They stay if you erase a user. An erasure by age (`privacy.keep_texts_days`), episode or "

@@ -302,7 +302,7 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live
     for asker in askers:
         asker.start()
     try:
-        said = CliRunner().invoke(app, ["apply", str(file), "--keep", "none", "--url", each.url])
+        said = CliRunner().invoke(app, ["policy", "apply", str(file), "--keep", "none", "--url", each.url])
         assert said.exit_code == 0, said.output
         assert "Arms now: near, none, words" in said.output
 
@@ -343,14 +343,14 @@ def test_another_learner_goes_on_after_a_rebuild_under_traffic(each: Live, store
     before, _ = find_learner(store)
     with store.writing() as connection:
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq == 1))
-    rebuilt = CliRunner().invoke(app, ["rebuild", "-c", str(each.config)])
+    rebuilt = CliRunner().invoke(app, ["log", "rebuild", "-c", str(each.config)])
     assert rebuilt.exit_code == 0, rebuilt.output
     log_seq = each.tell((each.look_up("where is the sea?")["decision_id"], 1.0))
     each.learned(log_seq, timeout_s=60.0)
     after, holder = find_learner(store)
     assert after > before + 1, "after the rebuild"
     assert holder != REBUILD
-    found = CliRunner().invoke(app, ["rebuild", "--verify", "--all", "-c", str(each.config)])
+    found = CliRunner().invoke(app, ["log", "rebuild", "--verify", "--all", "-c", str(each.config)])
     assert found.exit_code == 0, found.output
 
 

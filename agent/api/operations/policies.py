@@ -391,7 +391,7 @@ async def canary(replica: AppReplica, version: PathNumber, body: CanaryChoice) -
         if recipe.arms is not None and {*recipe.arms} != replica.config.actions.keys():
             message = (
                 f"version {version} brings other arms than the live ones, among which a canary decides: make "
-                "them live first (`armwise apply`), or promote it"
+                "them live first (`armwise policy apply`), or promote it"
             )
             raise ApiError("promotion_refused", message, "version")
         active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)

@@ -96,7 +96,7 @@ def propose_portfolio(
     selection = PortfolioSelection(scores=folder / "scores", output=output, keep=tuple(live), **given)
     report = select_portfolio(selection, console)
     held_out = report.held_out
-    command = f"armwise apply {output / YAML}"
+    command = f"armwise policy apply {output / YAML}"
     step.said = (
         f"{'chose' if report.rejected is None else 'kept'} {', '.join(report.arms)}: {plan.measure} "
         f"{held_out.portfolio[-1]:.3f} on held-out questions, the best single arm {held_out.single:.3f}; "

@@ -28,7 +28,7 @@ from armwise.agent import configuration_file
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
 from armwise.agent.cli.console import FAILURE, NOT_WRONG, WRONG_REQUEST, progress, report_errors
-from armwise.agent.cli.main import LAB, app
+from armwise.agent.cli.main import GROUPS, app
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.client import ClientError
@@ -43,9 +43,8 @@ from tests.agent.canned_service import ANY, Canned
 from tests.agent.fakes import CONFIG
 
 VERBS = [
-    *("init", "schema", "serve", "ingest", "ask", "feedback", "status", "apply"),
-    *("promote", "rollback", "canary", "verify"),
-    *("replay", "export", "import", "rebuild", "key", "lab"),
+    *("init", "serve", "ingest", "ask", "feedback", "status", "verify"),
+    *("replay", "import", "key", "lab", "log", "policy"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0, "metadata": {}}
 COST = {"total": 0.0, "tokens": 0, "retrieval_ms": 0.0, "llm_ms": 0.0, "steps": 0, "usd": 0.0}
@@ -125,8 +124,8 @@ HEAVY = (
     "words",
     [
         *(["--help"], ["--version"], ["lab", "--help"]),
-        *([verb, "--help"] for verb in ("status", "ask", "feedback")),
-        *([verb, "--help"] for verb in ("apply", "promote", "rollback", "canary", "verify")),
+        *([verb, "--help"] for verb in ("status", "ask", "feedback", "verify")),
+        *(["policy", verb, "--help"] for verb in ("apply", "promote", "rollback", "canary")),
     ],
     ids=" ".join,
 )
@@ -238,7 +237,10 @@ def test_constants_that_a_verb_repeats_are_those_of_the_service() -> None:
     assert service_verbs.LARGEST_SHARE == promotions.LARGEST_SHARE
 
 
-@pytest.mark.parametrize("words", [*VERBS, *(f"lab {verb}" for verb in LAB)])
+GROUPED = [(group, verb) for group in GROUPS for verb in GROUPS[group]]
+
+
+@pytest.mark.parametrize("words", [*VERBS, *map(" ".join, GROUPED)])
 def test_every_verb_explains_itself(words: str) -> None:
     assert f" {words} " in said(run(*words.split(), "--help"), 0).partition("Usage:")[2]
 
@@ -287,9 +289,9 @@ def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("verb", LAB)
-def test_a_verb_of_the_lab_without_lab_is_named_with_it(verb: str) -> None:
-    assert f"No such command '{verb}'. Run: armwise lab {verb}" in said(run(verb, "--help"), 2)
+@pytest.mark.parametrize(("group", "verb"), GROUPED)
+def test_a_verb_of_a_group_without_it_is_named_with_it(group: str, verb: str) -> None:
+    assert f"No such command '{verb}'. Run: armwise {group} {verb}" in said(run(verb, "--help"), 2)
 
 
 # -- serve and ingest -----------------------------------------------------------------------------------
@@ -801,26 +803,26 @@ def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service:
     held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "somebody else's"}
     told = {"serving": held, "newest": {"version": 9}, "canaries": []}
     service.reply(f"POST /v1/policies/7/{verb}", told)
-    output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
+    output = said(run("policy", verb, 7, "--reason", "better", "--url", service.url), 0)
     assert output.strip() == (
         "version 5 since 2023-11-14 22:13:20 UTC, until you promote another (somebody else's); "
         "the newest is 9"
     )
     more = {"force": False} if verb == "promote" else {}
     assert service.asked == [{"reason": "better", **more}]
-    assert "--reason" in said(run(verb, 7, "--url", service.url), 2)
+    assert "--reason" in said(run("policy", verb, 7, "--url", service.url), 2)
     service.reply(f"POST /v1/policies/7/{verb}", refusal("there is no version 7", "version_not_found"), 404)
-    output = said(run(verb, 7, "--reason", "better", "--url", service.url), 1)
+    output = said(run("policy", verb, 7, "--reason", "better", "--url", service.url), 1)
     path = f"{service.url}/v1/policies/7/{verb}"
     assert output.strip() == f"POST {path} gave 404, version_not_found: there is no version 7"
 
 
 def test_a_promotion_may_be_forced(service: Canned) -> None:
     service.reply("POST /v1/policies/7/promote", refusal("held by the gate", "promotion_gate_failed"), 409)
-    output = said(run("promote", 7, "--reason", "better", "--url", service.url), 1)
+    output = said(run("policy", "promote", 7, "--reason", "better", "--url", service.url), 1)
     assert output.strip().endswith("gave 409, promotion_gate_failed: held by the gate")
     service.reply("POST /v1/policies/7/promote", {"serving": SERVING, "newest": None, "canaries": []})
-    output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
+    output = said(run("policy", "promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
     assert output.strip() == "version 7; newer versions replace it automatically"
     assert [one["force"] for one in service.asked] == [False, True]
 
@@ -830,7 +832,7 @@ def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> No
     beside |= {"automatic": False, "deciding": True}
     told = {"serving": SERVING, "newest": {"version": 7}, "canaries": [beside]}
     service.reply("POST /v1/policies/9/canary", told)
-    command = ("canary", 9, "--reason", "labels", "--url", service.url)
+    command = ("policy", "canary", 9, "--reason", "labels", "--url", service.url)
     assert said(run(*command, "--share", "0.25"), 0).strip() == (
         "version 7; newer versions replace it automatically "
         "version 9 gets 25% of all requests since 2023-11-14 22:13:20 UTC (labels)"
@@ -905,7 +907,7 @@ def needs_a_key(service: Canned) -> None:
     "verb",
     [
         *(["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["lab", "simulate", "--metric", "em"]),
-        *(["promote", "1", "--reason", "better"], ["verify", "d-1"]),
+        *(["policy", "promote", "1", "--reason", "better"], ["verify", "d-1"]),
     ],
 )
 @pytest.mark.parametrize("by_environment", [False, True])
@@ -1036,10 +1038,10 @@ def test_another_program_on_the_port_is_suspected(service: Canned, verb: list[st
     "verb",
     [
         *(["status"], ["feedback", "d-1", "thumb=1"], ["ask", "?"], ["verify", "d-1"]),
-        *([verb, "1", "--reason", "better"] for verb in ("promote", "rollback")),
-        ["canary", "1", "--share", "0.1", "--reason", "new"],
+        *(["policy", verb, "1", "--reason", "better"] for verb in ("promote", "rollback")),
+        ["policy", "canary", "1", "--share", "0.1", "--reason", "new"],
     ],
-    ids=lambda verb: verb[0],
+    ids=lambda verb: " ".join(verb[:2]),
 )
 def test_without_a_service_the_address_and_the_remedy_are_named(nowhere: str, verb: list[str]) -> None:
     output = said(run(*verb, "--url", nowhere), 1)
@@ -1217,7 +1219,7 @@ def test_a_portfolio_becomes_live_beside_the_arms_that_are_kept(service: Canned,
     part = {"kind": "dense", "params": {"backbone": "tiny"}, "action": False}
     portfolio.write_text(yaml.safe_dump({"arms": {"none": {"kind": "none"}, "dense": part}}))
     service.reply("PUT /v1/arms", {"arms": [{"name": "none"}, {"name": "fused"}]})
-    output = said(run("apply", portfolio, "--keep", "fused", "--url", service.url), 0)
+    output = said(run("policy", "apply", portfolio, "--keep", "fused", "--url", service.url), 0)
     assert output.strip() == "Arms now: none, fused"
     (document,) = service.asked
     assert document["arms"] == ["none", "fused"]

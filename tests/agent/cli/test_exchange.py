@@ -71,7 +71,7 @@ def logged(settings: AppConfig) -> list[Example]:
 def test_the_whole_training_log_is_written(
     config: Path, settings: AppConfig, logged: list[Example], tmp_path: Path, name: str
 ) -> None:
-    output = run("export", "-o", tmp_path / name, "-c", config)
+    output = run("log", "export", "-o", tmp_path / name, "-c", config)
     assert f"300 decisions written to {tmp_path / name}" in output
     assert "examples: 300 of 300" in output
     assert list(read_export(tmp_path / name)) == logged
@@ -91,7 +91,7 @@ def test_the_whole_training_log_is_written(
 def test_a_window_of_it_is_written(
     config: Path, logged: list[Example], tmp_path: Path, options: list[str], which: slice
 ) -> None:
-    run("export", "-o", tmp_path / "log.jsonl", "-c", config, *options)
+    run("log", "export", "-o", tmp_path / "log.jsonl", "-c", config, *options)
     assert list(read_export(tmp_path / "log.jsonl")) == logged[which]
 
 
@@ -99,7 +99,7 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
     config: Path, settings: AppConfig, logged: list[Example], tmp_path: Path
 ) -> None:
     path = tmp_path / "log.dsjson.gz"
-    assert "300 decisions written" in run("export", "-o", path, "--format", "dsjson", "-c", config)
+    assert "300 decisions written" in run("log", "export", "-o", path, "--format", "dsjson", "-c", config)
     found = [one.metrics["reward"] for one in read_dsjson(path, "reward", (-2.0, 2.0), Faults())]
     assert found == [settings.reward.compute_reward(one) for one in logged]
 
@@ -139,7 +139,7 @@ def test_decisions_still_open_are_left_out_of_other_layouts(tmp_path: Path, form
 def test_what_cannot_be_written_is_told_and_leaves_nothing(
     config: Path, tmp_path: Path, options: list[str], told: str
 ) -> None:
-    assert told in run("export", "-o", tmp_path / "out", "-c", config, *options, code=2)
+    assert told in run("log", "export", "-o", tmp_path / "out", "-c", config, *options, code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,14 +166,14 @@ def test_the_feedback_is_written_as_it_was_sent(config: Path, settings: AppConfi
     store = Store(settings.database_url)
     sent = [*store.feedback(7)]
     store.close()
-    output = run("export", "-o", tmp_path / "f.jsonl", "--format", "feedback", "-c", config)
+    output = run("log", "export", "-o", tmp_path / "f.jsonl", "--format", "feedback", "-c", config)
     assert f"{len(sent)} items of feedback written to" in output
     lines = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
     assert [(one["id"], one["metric"], one["value"]) for one in lines] == [
         (one.id, one.metric, one.value) for one in sent
     ]
-    late = ["export", "-o", tmp_path / "g.jsonl", "--format", "feedback", "--since", "2100-01-01T00:00Z"]
-    assert "no item of feedback is in that period" in run(*late, "-c", config, code=2)
+    late = ["-o", tmp_path / "g.jsonl", "--format", "feedback", "--since", "2100-01-01T00:00Z"]
+    assert "no item of feedback is in that period" in run("log", "export", *late, "-c", config, code=2)
 
 
 # -- import --------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_only_some_examples_are_in_memory(settings: AppConfig) -> None:
 
 def exported(config: Path, path: Path, **changes: Any) -> Path:
     """Write the log, with other facts in the header of the file."""
-    run("export", "-o", path, "-c", config)
+    run("log", "export", "-o", path, "-c", config)
     first, *rows = path.read_text().splitlines(keepends=True)
     path.write_text("".join([json.dumps(json.loads(first) | changes) + "\n", *rows]))
     return path

@@ -58,7 +58,7 @@ def run(*words: object, code: int = 0) -> str:
 
 @pytest.mark.usefixtures("filled")
 def test_a_backup_has_the_log(config: Path, tmp_path: Path) -> None:
-    printed = run("backup", tmp_path / "deep" / "[red]copies", "-c", config)
+    printed = run("log", "backup", tmp_path / "deep" / "[red]copies", "-c", config)
     copy = tmp_path / "deep" / "[red]copies" / "log.db"
     assert f"{copy}: 3 decisions, " in printed
     with closing(sqlite3.connect(copy)) as log:
@@ -131,7 +131,7 @@ def list_erased(config: AppConfig) -> Iterator[str]:
 def test_an_erasure_takes_a_user_of_a_project_or_what_an_id_names(
     personal: AppConfig, config: Path, words: str, gone: str
 ) -> None:
-    printed = run("erase", *words.split(), "-c", config)
+    printed = run("log", "erase", *words.split(), "-c", config)
     assert list(list_erased(personal)) == [gone]
     assert "the texts of 1 decisions" in printed
     assert "remove old ones" in printed
@@ -142,7 +142,7 @@ def test_an_erasure_takes_a_user_of_a_project_or_what_an_id_names(
 )
 def test_an_erasure_needs_one_subject(config: Path, words: str) -> None:
     assert "one of --user, --episode and --decision was expected" in run(
-        "erase", *words.split(), "-c", config, code=2
+        "log", "erase", *words.split(), "-c", config, code=2
     )
 
 

@@ -27,20 +27,10 @@ START_A_LOG = {
 """Verbs that start a log where there is none, and why."""
 
 READ_NO_LOG = {
-    *("init", "models", "schema", "doctor"),
+    *("init", "models", "doctor"),
     # over HTTP
-    *(
-        "ask",
-        "wrap",
-        "feedback",
-        "status",
-        "apply",
-        "promote",
-        "rollback",
-        "canary",
-        "verify",
-        "lab simulate",
-    ),
+    *("ask", "wrap", "feedback", "status", "verify", "lab simulate"),
+    *(f"policy {verb}" for verb in ("apply", "promote", "rollback", "canary")),
     # files and corpora
     *("ingest", "import"),
     *(f"lab {verb}" for verb in ("synthesize", "label", "train", "evaluate-router", "portfolio")),
@@ -49,13 +39,13 @@ READ_NO_LOG = {
 
 NEED_A_LOG: dict[str, list[str]] = {
     "audit": [],
-    "backup": ["backup"],
-    "erase": ["--user", "ada"],
-    "export": ["-o", "log.jsonl"],
+    "log backup": ["copies"],
+    "log erase": ["--user", "ada"],
+    "log export": ["-o", "log.jsonl"],
     "key disable": ["abcdefghijkl"],
     "key list": [],
     "prove": [],
-    "rebuild": ["--verify"],
+    "log rebuild": ["--verify"],
     "replay": ["--policy", "uniform"],
     "report": [],
     "lab score": ["--from-log", "-o", "scores"],
@@ -137,11 +127,11 @@ def test_doctor_looks_at_a_missing_log_without_making_it(config: Path, tmp_path:
 
 READ = {
     "audit": (["audit"], "3 decisions"),
-    "backup": (["backup", "copies"], "3 decisions"),
-    "export": (["export", "-o", "log.jsonl"], "3 decisions written to log.jsonl"),
+    "backup": (["log", "backup", "copies"], "3 decisions"),
+    "export": (["log", "export", "-o", "log.jsonl"], "3 decisions written to log.jsonl"),
     "key list": (["key", "list"], "reader"),
     "prove": (["prove"], "None of 3 decisions was drawn"),
-    "rebuild": (["rebuild", "--verify"], "training log │ 3 "),
+    "rebuild": (["log", "rebuild", "--verify"], "training log │ 3 "),
     "replay": (["replay", "--policy", "uniform"], "3 may still get feedback"),
     "report": (["report", "--text", "--since", "1970-01-01"], "3 decisions, 3 with a reward"),
     "lab score": (["lab", "score", "--from-log", "--measure", "thumb", "-o", "scores"], "3 decisions used"),
@@ -185,5 +175,5 @@ def test_a_log_that_was_copied_without_its_wal_is_named_with_the_remedy(
     file.write_bytes(copy)
     printed = run(*words, "-c", config)
     assert "copied while it was in use, without its -wal file: the newest rows may be missing" in printed
-    assert "copy a log with `armwise backup`" in printed
+    assert "copy a log with `armwise log backup`" in printed
     assert "copied while" not in run(*words, "-c", config), "it was closed whole"

@@ -26,7 +26,7 @@ VALID = jsonschema_rs.validator_for(json.loads(SCHEMA.read_text(encoding="utf-8"
 
 
 def test_the_verb_prints_the_file() -> None:
-    assert CliRunner().invoke(app, ["schema"]).output == SCHEMA.read_text(encoding="utf-8")
+    assert CliRunner().invoke(app, ["doctor", "--schema"]).output == SCHEMA.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

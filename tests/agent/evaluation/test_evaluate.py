@@ -694,7 +694,7 @@ def test_the_verb_prints_a_table_and_writes_reports(file: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Path) -> None:
     export = tmp_path / "log.jsonl"
-    assert CliRunner().invoke(app, ["export", "-c", str(file), "-o", str(export)]).exit_code == 0
+    assert CliRunner().invoke(app, ["log", "export", "-c", str(file), "-o", str(export)]).exit_code == 0
     reports = []
     for name, words in (("log", []), ("export", [str(export)])):
         output = tmp_path / f"{name}.json"

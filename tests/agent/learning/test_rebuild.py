@@ -512,7 +512,7 @@ def file(url: str, tmp_path: Path) -> Path:
 
 
 def said(file: Path, *options: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["rebuild", "-c", str(file), *options], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, ["log", "rebuild", "-c", str(file), *options], env={"COLUMNS": "200"})
     return result.exit_code, result.output
 
 
@@ -529,7 +529,7 @@ def test_the_verb_exits_with_1_until_it_has_learned_again(store: Store, file: Pa
     code, text = said(file, "--verify", "--all")
     assert code == 1
     assert "differs: row 6 of examples is missing" in text
-    assert "learn it again, run: armwise rebuild" in text
+    assert "learn it again, run: armwise log rebuild" in text
     code, text = said(file)
     assert (code, "Version 5 holds what the log gives" in text) == (0, True)
     assert said(file, "--verify")[0] == 0

@@ -1,4 +1,4 @@
-"""A copy by `armwise backup` is put back in place of a lost log, and the service goes on from it."""
+"""A copy by `armwise log backup` is put back in place of a lost log, and the service goes on from it."""
 
 from contextlib import closing
 from pathlib import Path

@@ -44,23 +44,10 @@ ESTIMATE = ("audit", "prove", "replay", "report")
 """Verbs that say what can be estimated from a log, or from a file."""
 
 SILENT = {
-    *("demo", "init", "models", "schema", "ingest", "serve", "ask", "feedback", "lab", "export", "import"),
-    *(
-        "doctor",
-        "status",
-        "apply",
-        "promote",
-        "rollback",
-        "canary",
-        "verify",
-        "backup",
-        "erase",
-        "key",
-        "wrap",
-    ),
-    "rebuild",
+    *("demo", "init", "models", "ingest", "serve", "ask", "feedback", "wrap", "lab", "import"),
+    *("doctor", "status", "policy", "verify", "key", "log"),
 }
-"""Verbs that estimate nothing from logged draws; `promote` asks the gate, and `verify` computes again."""
+"""Verbs that estimate nothing from logged draws; `policy` asks the gate, and `verify` computes again."""
 
 FIGURES = re.compile(r"points? of 100|points \(|fixed:|\$\d|lower to|higher to|No fault was found")
 """What stands beside an estimate, or says that there can be one."""

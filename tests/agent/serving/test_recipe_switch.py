@@ -261,7 +261,7 @@ async def test_a_canary_with_other_arms_is_refused_and_says_what_to_do(tmp_path:
         brought = bringing(service)
         message = refused(await canary(service, brought.version), 409, "promotion_refused", "version")
         assert "brings other arms than the live ones" in message
-        assert "`armwise apply`" in message
+        assert "`armwise policy apply`" in message
 
 
 async def test_a_router_that_looks_at_passages_is_served_with_a_version(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) 
     lose(judged, t.examples, 3)
     with pytest.raises(LogGapError, match="the training log ends at 2, not at 3: rows"):
         list(read_examples(judged, rule().join, upto=3, chunk=chunk))
-    with pytest.raises(LogGapError, match="the training log ends at 2, not at 3: run `armwise rebuild`"):
+    with pytest.raises(LogGapError, match="the training log ends at 2, not at 3: run `armwise log rebuild`"):
         joiner(judged).advance(now=110.0)
 
 

@@ -821,7 +821,7 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert portfolio["curve"]["portfolio"][-1] == portfolio["value"]
     assert Path(portfolio["path"]).is_relative_to(world.folder / "home" / "runs" / str(run.seq))
     assert Path(portfolio["path"]).exists()
-    assert portfolio["apply"] == f"armwise apply {portfolio['path']}"
+    assert portfolio["apply"] == f"armwise policy apply {portfolio['path']}"
     assert said_by(run, "portfolio") == (
         f"chose {', '.join(portfolio['arms'])}: em {portfolio['value']:.3f} on held-out questions, the best "
         f"single arm {portfolio['single']:.3f}; serve them with `{portfolio['apply']}`"
