@@ -151,9 +151,9 @@ def settle(store: Store, n: int) -> None:
 def calm(store: Store) -> None:
     """Wait until what was copied is on the disk, and vacuumed, which would compete with what is measured."""
     if store.engine.dialect.name == "postgresql":
-        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql("SET statement_timeout = 0")
-            connection.exec_driver_sql("VACUUM ANALYZE")
+        driver: Any = store.engine.raw_connection().driver_connection
+        driver.execute("SET statement_timeout = 0")
+        driver.execute("VACUUM ANALYZE")
     store.forget()
     os.sync()
 

@@ -106,16 +106,13 @@ def read_export(path: Path) -> Iterator[Example]:
     return (example for _, example in number_export(path))
 
 
-def number_export(
-    path: Path, wanted: Callable[[int], object] = bool, known: dict[int, Example] | None = None
-) -> Iterator[tuple[int, Example]]:
+def number_export(path: Path, wanted: Callable[[int], object] = bool) -> Iterator[tuple[int, Example]]:
     """Yield the examples of the exports in a file with the numbers of their lines, one in memory at a time.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
         wanted: Whether the line of a number, from 1 on, is read; others but the first of each export are
             skipped. By default all are read.
-        known: Examples that were read before, by the numbers of their lines; each is taken out of it.
 
     Raises:
         ExchangeError: The file cannot be read, is truncated, has a line that is not an example, is of a
@@ -139,7 +136,7 @@ def number_export(
         elif count and not wanted(number):
             count += 1
         else:
-            example = (known.pop(number, None) if known else None) or _example(line, where)
+            example = _example(line, where)
             if count == 0:
                 shift = last if example.seq <= last else 0
             count += 1
@@ -176,16 +173,12 @@ _NOT_DRAWN = (b"\\", *(f'"{name}"'.encode() for name in (LABELS, *Mode) if name 
 """What stands in a line whose decision was not drawn, or whose names are written with escapes."""
 
 
-def count_lines(path: Path) -> tuple[int, int]:
-    """Return how many lines a file has at most, and how many bytes, unpacked. Raises ExchangeError."""
-    n_lines = n_bytes = 0
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            while block := file.read(1 << 20):
-                n_lines, n_bytes = n_lines + block.count(b"\n"), n_bytes + len(block)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ExchangeError(f"{path} cannot be read after line {n_lines}: {error}") from error
-    return n_lines + 1, n_bytes
+def count_lines(path: Path) -> int:
+    """Return the number of the last line of a file. Raises ExchangeError."""
+    number = 0
+    for number, _ in read_lines(path):  # noqa: B007 - the last one
+        pass
+    return number
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -3,10 +3,7 @@
     read_learned(store, rule, selection, after, last)    a part of the training log
     read_decisions(store, rule, since, until)            all decisions of a time, learned or not
 
-Each transaction reads a range of positions, whose rows never change. For `read_learned` the database joins
-no tables: an index of ids would send it to another page for every row. Facts that belong together were
-written at about the same time, so a range of each table is read in its own order and matched here; the few
-rows outside of the range are looked up by id. `read_decisions` joins, a page of positions at a time.
+Each transaction reads a range of positions, whose rows never change.
 
 Rows bypass SQLAlchemy: SQLite returns tuples, PostgreSQL one JSON array a column. Readers such as
 connectorx and ADBC bring an SQLite of their own, and two of them in one process break each other's locks
@@ -60,15 +57,6 @@ PAGE = 1 << 12
 _FEW = 256
 """Rows that are processed at a time, few enough for the cache of the processor."""
 
-_SAMPLE = 64
-"""Rows of a chunk whose positions estimate the range of the others."""
-
-_SPREAD = 16
-"""Largest number of positions per wanted row; in a sparser range, rows are looked up by id."""
-
-_MAX_IDS = 1000
-"""Ids that are looked up at a time."""
-
 _SPENT = ("retrieval_s", "llm_s", "usd")
 """Attributes of `Cost` that are read for every decision."""
 
@@ -81,13 +69,15 @@ Columns = dict[str, NDArray[Any]]
 
 def read_learned(store: Store, rule: RewardRule, selection: Selection, after: int, last: int) -> Decisions:
     """Return the decisions of a training log after a position, up to another one. Raises LogGapError."""
-    try:
-        with store.reading() as connection:
-            columns = _read(connection, rule, selection, after, last)
-    except LogGapError:
+    x, d = t.examples.c, t.decisions.c
+    features = [_text(d.features).label("features")] if selection.features else []
+    query = _select(rule, list_priced(rule.cost), _text(d.probabilities).label("probabilities"), *features)
+    with store.reading() as connection:
+        columns = _fetch(connection, query.where(x.seq > after, x.seq <= last).order_by(x.seq))
+    if len(columns["seq"]) != last - after or not columns["status"].all():
         for _ in read_examples(store, rule.join, after, last):  # its error names the position
             pass
-        raise
+        raise LogGapError(f"rows of the training log after {after}, or of their facts, are missing")
     columns["seq"] = np.arange(after + 1, last + 1)
     return _build_readable(columns, partial(_decisions, rule=rule, selection=selection))
 
@@ -127,20 +117,11 @@ def read_decisions(
         sampled: Selection of draws; only the stretches of these are read. None: everything is.
         on_progress: Called with the progress.
     """
-    d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    wanted: list[sa.ColumnElement[Any]] = [
-        *(d.seq, d.id.label("decision_id"), *_about_decisions()),
-        *(sa.func.coalesce(e.status, "").label("status"), _text(x.metrics).label("metrics")),
-        *(_tokens(), _text(x.turns).label("turns")),
-        *(
-            sa.func.coalesce(e[name], 0).label(name)
-            for name in dict.fromkeys((*list_priced(rule.cost), *_SPENT))
-        ),
-    ]
+    d, more = t.decisions.c, list[sa.ColumnElement[Any]]()
     if audited or distributions:
-        wanted.append(_text(d.probabilities).label("probabilities"))
+        more.append(_text(d.probabilities).label("probabilities"))
     if audited:
-        wanted += [
+        more += [
             *(_text(d.features).label("features"), log_rows.select_texts(t.decisions)),
             sa.func.coalesce(log_rows.StepNumber("floor", "least"), sa.literal_column("0.0")).label("floor"),
             sa.case(
@@ -149,9 +130,7 @@ def read_decisions(
             ).label("share"),
         ]
     query = (
-        sa.select(*wanted)
-        .outerjoin(t.executions, e.decision_id == d.id)
-        .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
+        _select(rule, tuple(dict.fromkeys((*list_priced(rule.cost), *_SPENT))), *more)
         .where(d.policy.not_in(without), d.decided_at >= (since or 0.0), d.decided_at < (until or inf))
         .order_by(d.seq)
     )
@@ -229,12 +208,8 @@ def _read_settled(
 ) -> Decisions:
     answered = columns["status"] != ""
     learned = (columns["metrics"] != None) & answered  # noqa: E711 - of an array
-    turns = [loads(text or "null") for text in columns["turns"]]
-    read = {
-        "metrics": np.where(learned, columns["metrics"], "{}"),
-        "turns": np.array(turns, dtype=np.object_),
-    }
-    part = _decisions({**columns, **read}, rule, selection)
+    metrics = np.where(learned, columns["metrics"], "{}")
+    part = _decisions({**columns, "metrics": metrics}, rule, selection)
     return replace(
         part,
         reward=np.where(learned, part.reward, nan),
@@ -283,48 +258,29 @@ def _read_audited(columns: Columns) -> dict[str, Any]:
     }
 
 
-def _read(
-    connection: sa.Connection, rule: RewardRule, selection: Selection, after: int, last: int
-) -> Columns:
-    """Return the columns of a range of positions, in order. Raises LogGapError."""
-    x, d, e = t.examples.c, t.decisions.c, t.executions.c
-    here = x.join == rule.join, x.seq > after, x.seq <= last
-    joined = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
-    columns = _fetch(connection, joined.where(*here).order_by(x.seq))
-    ids = columns["decision_id"].tolist()
-    if len(ids) != last - after:
-        raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
-    decided = [*_about_decisions(), _text(d.probabilities).label("probabilities")]
-    if selection.features:
-        decided.append(_text(d.features).label("features"))
-    columns |= _fetch_matching(connection, d.id, decided, ids)
-    executed: list[sa.ColumnElement[Any]] = [e.status, *(e[name] for name in list_priced(rule.cost))]
-    if rule.prices_tokens:
-        executed.append(_tokens())
-    columns |= _fetch_matching(connection, e.decision_id, executed, ids)
-    columns["turns"] = np.full(len(ids), None, dtype=np.object_)
-    for seq, turns in connection.execute(sa.select(x.seq, x.turns).where(*here, x.turns.is_not(None))):
-        columns["turns"][seq - after - 1] = turns
-    return columns
-
-
-def _about_decisions() -> list[sa.ColumnElement[Any]]:
-    """Return the columns of `decisions` that every reader needs."""
-    d = t.decisions.c
+def _select(rule: RewardRule, spent: Sequence[str], *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return the query of decisions, with these attributes of their cost, and with more columns."""
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
     # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
     few = reduce(lambda text, other: text + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
-    return [
-        few.label("few"),
-        # rows that were erased are taken for different questions
-        sa.func.coalesce(d.question_digest, d.id).label("question"),
-        sa.func.coalesce(d.episode_id, d.id).label("episode"),
-        sa.func.coalesce(d.user_digest, d.id).label("user"),
-        *(d.decided_at, d.version, d.propensity),
-    ]
-
-
-def _tokens() -> sa.ColumnElement[str]:
-    return sa.func.coalesce(_text(t.executions.c.tokens_by_model), "{}").label("tokens_by_model")
+    tokens = sa.func.coalesce(_text(e.tokens_by_model), "{}").label("tokens_by_model")
+    return (
+        sa.select(
+            *(d.seq, d.id.label("decision_id"), few.label("few")),
+            # rows that were erased are taken for different questions
+            sa.func.coalesce(d.question_digest, d.id).label("question"),
+            sa.func.coalesce(d.episode_id, d.id).label("episode"),
+            sa.func.coalesce(d.user_digest, d.id).label("user"),
+            *(d.decided_at, d.version, d.propensity),
+            *(sa.func.coalesce(e.status, "").label("status"), _text(x.metrics).label("metrics")),
+            _text(x.turns).label("turns"),
+            *([tokens] if rule.prices_tokens else ()),
+            *(sa.func.coalesce(e[name], 0).label(name) for name in spent),
+            *more,
+        )
+        .outerjoin(t.executions, e.decision_id == d.id)
+        .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
+    )
 
 
 def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]:
@@ -334,7 +290,7 @@ def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]
         rows = zip(costs["usd"].tolist(), _parse(columns["tokens_by_model"]), strict=True)
         costs["usd"] = np.array([rule.usd_today(paid, tokens) for paid, tokens in rows])
     for i in np.flatnonzero(columns["turns"] != None):  # noqa: E711 - of an array
-        cost, tokens, n = log_rows.read_spending(columns["turns"][i], Cost(), None)
+        cost, tokens, n = log_rows.read_spending(loads(columns["turns"][i]), Cost(), None)
         if rule.prices_tokens:
             cost = replace(cost, usd=rule.usd_today(cost.usd, tokens))
         for name, values in costs.items():
@@ -344,32 +300,6 @@ def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]
 
 def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     return sa.cast(column, sa.Text)
-
-
-def _fetch_matching(
-    connection: sa.Connection,
-    key: sa.Column[str],
-    columns: Sequence[sa.ColumnElement[Any]],
-    ids: Sequence[str],
-) -> Columns:
-    """Return columns of the rows of a table with these ids, in their order. Raises LogGapError."""
-    seq, query = key.table.c.seq, sa.select(key.label("id"), *columns)
-    sample = [*ids[:: max(1, len(ids) // _SAMPLE)], ids[-1]]
-    bounds = sa.select(sa.func.min(seq), sa.func.max(seq)).where(key.in_(sample))
-    first, last = connection.execute(bounds).one()
-    dense = first is not None and last - first <= _SPREAD * len(ids)
-    parts = [_fetch(connection, query.where(seq.between(first, last) if dense else sa.false()))]
-    near = set(parts[0]["id"])
-    away = [row_id for row_id in ids if row_id not in near]
-    for start in range(0, len(away), _MAX_IDS):
-        parts += [_fetch(connection, query.where(key.in_(away[start : start + _MAX_IDS])))]
-    values_of = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    row = {row_id: i for i, row_id in enumerate(values_of.pop("id"))}
-    try:
-        rows = np.fromiter(map(row.__getitem__, ids), np.int64, len(ids))
-    except KeyError as error:
-        raise LogGapError(f"decision {error} of the training log is missing from {key.table.name}") from None
-    return {name: values[rows] for name, values in values_of.items()}
 
 
 def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Decisions:
@@ -441,7 +371,7 @@ def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> 
     return replace(found, unreadable=len(names) - len(kept))
 
 
-_DOCUMENTS = ("metrics", "probabilities", "features", "texts", "tokens_by_model")
+_DOCUMENTS = ("metrics", "turns", "probabilities", "features", "texts", "tokens_by_model")
 """Columns of JSON that are read as texts."""
 
 

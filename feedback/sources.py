@@ -26,14 +26,12 @@ from armwise.feedback.jsonl import (
     count_lines,
     find_examples,
     number_export,
+    read_export,
     read_headers,
 )
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Aggregation, RewardRule
 from armwise.feedback.training_log import Settled, find_settled, read_examples
-
-KEPT_BYTES = 64 << 20
-"""Bytes of text whose examples an `ExportSource` keeps: reading JSON takes most of the time of a replay."""
 
 REPORTED = 4096
 """Examples of a file that are read at a time."""
@@ -157,15 +155,13 @@ class ExportSource(TrainingLog):
 
     Args:
         path: The file.
-        keeps: Whether `blocks` is read after `sample`, which then keeps what it reads, `KEPT_BYTES` at most.
 
     Attributes:
         outside: The values outside their ranges that the last `sample` read.
     """
 
-    def __init__(self, path: Path, *, keeps: bool = False) -> None:
-        self._path, self._keeps = path, keeps
-        self._known: dict[int, Example] = {}
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self.outside: OutsideValues | None = None
 
     def applicable_rule(self, configured: RewardRule) -> RewardRule:
@@ -200,8 +196,7 @@ class ExportSource(TrainingLog):
                 f"{self._path} has the metrics {', '.join(metrics)}, but none of them is configured; "
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
-        lines = number_export(self._path, known=self._known)
-        rest, done = (one for _, one in lines if one.seq > selection.after), 0
+        rest, done = (one for one in read_export(self._path) if one.seq > selection.after), 0
         while chunk := list(islice(rest, REPORTED)):
             done += len(chunk)
             for decisions in tabulate(chunk, rule, selection):
@@ -214,29 +209,20 @@ class ExportSource(TrainingLog):
         self, rule: RewardRule, selection: Selection, on_progress: ProgressCallback
     ) -> Iterator[Decisions]:
         selection, done = replace(selection, after=0), 0
-        n_lines, n_bytes = count_lines(self._path)
-        stretches, wanted = None, np.ones(n_lines + 1, dtype=np.bool_)
+        stretches, wanted = None, np.ones(count_lines(self._path) + 1, dtype=np.bool_)
         if len(wanted) > log_columns.CHECKED:
             stretches = log_columns.spread_stretches(self._find_draws(selection))
         if stretches is not None:
             wanted[:] = False
             for first, last in stretches:
                 wanted[first : last + 1] = True
-        most = KEPT_BYTES * n_lines // n_bytes if self._keeps and len(self.headers) == 1 else 0
-        self.outside = OutsideValues(rule)
-        examples = self.outside.watch(self._read_wanted(wanted.tolist(), most))
+        self.outside, is_wanted = OutsideValues(rule), wanted.tolist().__getitem__
+        lines = number_export(self._path, is_wanted)
+        examples = self.outside.watch(one for number, one in lines if is_wanted(number))
         for part in tabulate(examples, rule, selection, self.settled.before):
             yield part.where(part.match(selection))
             done += len(part)
             on_progress("decisions", done, None)
-
-    def _read_wanted(self, wanted: list[bool], most: int) -> Iterator[Example]:
-        """Yield the examples of some lines, and keep some of them."""
-        for number, one in number_export(self._path, wanted.__getitem__):
-            if wanted[number]:
-                if len(self._known) < most:
-                    self._known[number] = one
-                yield one
 
     def _find_draws(self, selection: Selection) -> Integers:
         """Return the numbers of the lines of the selected draws."""

@@ -89,7 +89,7 @@ def replay(
                 "leave one of them out"
             )
         request = EvaluationRequest.model_validate({**given, **_parse_options(given)})
-        exported = ExportSource(file or Path(), keeps=True)
+        exported = ExportSource(file or Path())
         if file is not None and config == CONFIG and not config.exists():
             config, settings = file, derive_config(file, exported.headers)
         else:

@@ -1,6 +1,5 @@
 """A log of a database and its export are one and the same, features included."""
 
-import gc
 import re
 from dataclasses import replace
 from math import inf
@@ -118,34 +117,6 @@ def test_of_a_long_export_pages_that_are_evenly_spread_are_sampled(
     assert len(found) == 100
     assert np.diff(found).max() <= 110
     assert found[-1] > 890
-
-
-@pytest.mark.parametrize("kept", [0, 5_000, 1 << 20])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_blocks_are_the_same_whatever_a_sample_has_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, parts: int
-) -> None:
-    monkeypatch.setattr("armwise.feedback.log_columns.CHECKED", 100)
-    monkeypatch.setattr("armwise.feedback.log_columns.STRETCH", 10)
-    monkeypatch.setattr("armwise.feedback.sources.KEPT_BYTES", kept)
-    path = tmp_path / "log.jsonl"
-    with path.open("wb") as file:
-        for _ in range(parts):
-            write_export([example(seq) for seq in range(1, 301)], file, Header(written_at=0.0, reward=RULE))
-
-    def read(source: ExportSource) -> list[Example]:
-        return [one for _, some in source.blocks(RULE, contexts=True) for one in some]
-
-    def examples() -> list[Example]:
-        return [one for one in gc.get_objects() if type(one) is Example]
-
-    before = examples()  # which other tests left
-    source = ExportSource(path, keeps=True)
-    n_sampled = sum(len(part) for part in source.sample(RULE, Selection(), lambda *_: None))
-    assert n_sampled == 100
-    n_kept = len({id(one) for one in examples()} - {id(one) for one in before})
-    assert n_kept == 100 if kept > 100_000 and parts == 1 else n_kept <= kept / 500
-    assert read(source) == read(source) == read(ExportSource(path))
 
 
 @pytest.mark.parametrize(
