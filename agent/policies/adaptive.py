@@ -14,7 +14,8 @@ When an arm's rewards have changed (`armwise.agent.policies.change_detector`), e
 rewards is forgotten; what is known of an arm that fell fades from then on, for it may be well again. An arm
 that is hardly drawn cannot show a change, so one whose few rewards are higher than expected gets ever more
 draws, at most half of them, until they no longer are. To have such rewards, arms are looked at, the more
-often the more rewards of others there were since their last one, within a share of the draws. The state is a
+often the more rewards of others there were since their last one, within a share of the draws. That counts up
+to a limit, or an arm that never earns a reward, because it fails, would take the whole share. The state is a
 function of the rewards in their order, so a replay restarts at the same places.
 """
 
@@ -53,7 +54,7 @@ from armwise.agent.policies.encoding import (
     prior_scores,
     question_columns,
 )
-from armwise.agent.policies.sampling import TIE, best_probabilities, greedy
+from armwise.agent.policies.sampling import TIE, best_probabilities
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import ROUTER, Context, Decision
 
@@ -134,7 +135,7 @@ class _Posterior(NamedTuple):
         risen: How far rewards have risen beyond `NOTICE`, in standard deviations of a reward, shape (n,).
         noise: That standard deviation.
         apart: Standard deviation of the difference from the baseline, shape (n,); None without a baseline.
-        unseen: Rewards of all arms since the last one of each, shape (n,).
+        unseen: Rewards of all arms since the last one of each, at most `MOST`, shape (n,).
     """
 
     mean: Array
@@ -149,7 +150,8 @@ class Adaptive:
     """Draws each arm with the probability that it is the best, and adapts when rewards change.
 
     Unlike the arm with the largest upper bound, the distribution changes smoothly: one reward, of any arm and
-    however extreme, moves it by at most about 0.1 for other questions.
+    however extreme, moves it by at most about 0.1 for other questions. A reward that completes the evidence
+    of a change moves it by more, and so may one that contradicts the scores of a router: by 0.15.
 
     Args:
         alpha: How much uncertainty counts. With 1, the policy explores as Thompson sampling does. With 0, it
@@ -166,8 +168,9 @@ class Adaptive:
             better. Before, arms that seem to be better get at most a tenth of the draws. Exploration still
             tries all arms. A service takes this arm from `baseline` in its configuration.
         looks: How many of 1,000 decisions look at arms that have had no reward for long, in proportion to the
-            rewards of other arms since their last one. With more, an arm that has become better is found
-            sooner, but the policy earns less while nothing changes. A policy with a baseline makes none.
+            rewards of other arms since their last one, of which 500 count. With more, an arm that has become
+            better is found sooner, but the policy earns less while nothing changes. A policy with a baseline
+            makes none.
 
     Source: one ridge regression per arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being
     the best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed
@@ -242,12 +245,15 @@ class Adaptive:
             best[at] = 1.0 - best.sum()  # its own certainty is 0, so its share was 0
             return best
         if found.risen.any():
-            bound = net + found.deviation + found.noise * found.risen
-            looks = min(LOOK * float(found.risen[bound.argmax()]), MOST_LOOKS)
-            best = (1.0 - looks) * best + looks * greedy(bound)
+            bound = net + found.deviation
+            behind = (bound.max() - bound) / found.noise
+            # by degrees, and before a rise makes up for all that its arm is behind
+            looks = LOOK * np.maximum(found.risen - behind / 2.0, 0.0)
+            looks *= min(1.0, MOST_LOOKS / max(float(looks.sum()), TIE))
+            best = (1.0 - looks.sum()) * best + looks
         if found.unseen.any():
-            looks = self._settings["looks"] / 1000.0
-            best = (1.0 - looks) * best + looks * found.unseen / found.unseen.sum()
+            share = self._settings["looks"] / 1000.0
+            best = (1.0 - share) * best + share * found.unseen / found.unseen.sum()
         return best
 
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
@@ -264,7 +270,8 @@ class Adaptive:
             mean -= self._find_costs(model, rows, prior)
             is_scored = bool(prior.v[0, OF_SCORED])
             narrow = self._narrow(model, rows, len(arms), is_scored)
-            risen, unseen = np.maximum(model.rise[rows] - NOTICE, 0.0), self._rewards - model.last[rows]
+            risen = np.maximum(model.rise[rows] - NOTICE, 0.0)
+            unseen = np.minimum(self._rewards - model.last[rows], MOST)
             apart = None
             if (baseline := self._settings["baseline"]) in arms:
                 at = arms.index(baseline)
