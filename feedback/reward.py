@@ -122,47 +122,31 @@ class Metric(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _form_of_signal(cls, given: Any) -> Any:
-        """Return the parameters of a signal with its type and what is best."""
-        if not isinstance(given, Mapping) or given.get("signal") is None:
+    def _complete_form(cls, given: Any) -> Any:
+        """Return the parameters with the type of a signal and what is best, and the range of labels."""
+        if not isinstance(given, Mapping):
             return given
-        form = {} if given["signal"] in SCORES else {"type": "boolean", "optimize": "min"}
-        return {**form, **given}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _range_of_labels(cls, given: Any) -> Any:
-        """Return the parameters of a categorical metric with the range of its labels."""
-        if not isinstance(given, Mapping) or given.get("type") != "categorical":
-            return given
-        values = given.get("values")
-        numbers = [*values.values()] if isinstance(values, Mapping) else []
-        if not numbers or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
-            return given
-        return {**given, "range": (float(min(numbers)), float(max(numbers)))}
+        if given.get("signal") is not None and given["signal"] not in SCORES:
+            given = {"type": "boolean", "optimize": "min", **given}
+        if given.get("type") == "categorical":
+            values = given.get("values")
+            numbers = [*values.values()] if isinstance(values, Mapping) else []
+            if numbers and all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+                return {**given, "range": (float(min(numbers)), float(max(numbers)))}
+        return given
 
     @model_validator(mode="after")
-    def _check_values(self) -> "Metric":
+    def _sound(self) -> "Metric":
+        low, high = self.range
         if (self.type == "categorical") != (self.values is not None):
             raise ValueError("a categorical metric, and no other, needs `values`, such as {good: 1, bad: 0}")
-        return self
-
-    @model_validator(mode="after")
-    def _like_its_signal(self) -> "Metric":
-        if self.signal is None:
-            return self
-        expected = ("float", "max") if self.signal in SCORES else ("boolean", "min")
-        if (self.type, self.optimize) != expected or self.range != (0.0, 1.0):
-            kind, best = expected
-            raise ValueError(
-                f"signal {self.signal.value} is a {kind} in [0, 1] with optimize {best}: remove type, range "
-                "and optimize"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_range(self) -> "Metric":
-        low, high = self.range
+        if self.signal is not None:
+            kind, best = ("float", "max") if self.signal in SCORES else ("boolean", "min")
+            if (self.type, self.optimize) != (kind, best) or self.range != (0.0, 1.0):
+                raise ValueError(
+                    f"signal {self.signal.value} is a {kind} in [0, 1] with optimize {best}: remove type, "
+                    "range and optimize"
+                )
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"range [{low}, {high}] is empty: the first must be below the second")
         if not math.isfinite(high - low):

@@ -153,9 +153,6 @@ class LogSource(TrainingLog):
 class ExportSource(TrainingLog):
     """A file that `armwise log export` wrote; `armwise import` converts other layouts into one.
 
-    Args:
-        path: The file.
-
     Attributes:
         outside: The values outside their ranges that the last `sample` read.
     """
@@ -253,9 +250,6 @@ class OutsideValues:
     """Counts decisions with a value outside the range of its metric, which counts as the nearer end.
 
     Sums are left out, since they may lie outside.
-
-    Args:
-        rule: The rule of the rewards.
 
     Attributes:
         n: Number of such decisions.

@@ -55,11 +55,6 @@ class MetricDefinition:
 def declare(store: Store, rule: RewardRule, now: float) -> None:
     """Record new and changed declarations of metrics.
 
-    Args:
-        store: The log.
-        rule: Declares the metrics.
-        now: Seconds since the epoch.
-
     Raises:
         MetricRedefinedError: The log has values of another definition.
     """

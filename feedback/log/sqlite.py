@@ -208,9 +208,6 @@ def lacks_wal(path: Path) -> bool:
 
     A log that another SQLite program was the last to close looks the same. Meaningful only before this
     process has opened the log.
-
-    Args:
-        path: The file of the log, which may be missing.
     """
     try:
         with path.open("rb") as file:

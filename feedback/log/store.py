@@ -113,10 +113,6 @@ def row_time(connection: sa.Connection, now: float) -> float:
 
     A command may run on a machine whose clock was set back, and must be able to disable a key there: a late
     clock is corrected rather than refused, so that rows are in the order of their times.
-
-    Args:
-        connection: A write transaction.
-        now: Seconds since the epoch.
     """
     return max(now, float(connection.scalar(_HEAD_AT) or 0.0))
 

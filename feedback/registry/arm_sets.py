@@ -167,10 +167,6 @@ def bring(connection: sa.Connection, version: int) -> int | None:
 
     To be called within the transaction that records the promotion of the version, or a rollback to it.
 
-    Args:
-        connection: Connection of a write transaction.
-        version: A published version.
-
     Returns:
         The position of the live set; None before the first set.
     """

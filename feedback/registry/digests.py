@@ -77,12 +77,7 @@ def begin(store: Store, now: float) -> Digest:
 
 
 def has_failed(digest: Digest, now: float) -> bool:
-    """Return whether an attempt failed for good, or has been sending for so long that its worker is dead.
-
-    Args:
-        digest: The attempt.
-        now: Seconds since the epoch.
-    """
+    """Return whether an attempt failed for good, or has been sending for so long that its worker is dead."""
     interrupted = digest.state is DigestState.SENDING and now > digest.at + SENDING_S
     return interrupted or digest.state is DigestState.FAILED
 
@@ -96,15 +91,7 @@ def list_failed(store: Store, limit: int, now: float) -> list[Digest]:
 
 
 def claim(store: Store, since: float, until: float, attempt: int, now: float) -> Digest | None:
-    """Begin an attempt; None: it, or a later one, has begun already.
-
-    Args:
-        store: The log.
-        since: Begin of the period.
-        until: End of the period.
-        attempt: Number of the attempt.
-        now: Seconds since the epoch.
-    """
+    """Begin an attempt; None: it, or a later one, has begun already."""
     with store.writing() as connection:
         last = _newest(connection)
         if last is not None and (last.until, last.attempt) >= (until, attempt):
@@ -116,13 +103,6 @@ def claim(store: Store, since: float, until: float, attempt: int, now: float) ->
 
 def advance(store: Store, mine: Digest, state: DigestState, now: float, why: str = "") -> None:
     """Record how far an attempt is.
-
-    Args:
-        store: The log.
-        mine: The attempt.
-        state: How far it is now.
-        now: Seconds since the epoch.
-        why: Why it failed.
 
     Raises:
         SupersededError: Another worker has begun a later attempt.

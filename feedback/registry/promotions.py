@@ -195,13 +195,7 @@ def was_active(store: Store, configured: str, recipe: str) -> bool:
 
 
 def newest(store: Store, limit: int, before: int | None = None) -> list[Promotion]:
-    """Return the newest promotions, rollbacks and canaries of all configurations, newest first.
-
-    Args:
-        store: The log.
-        limit: Largest length of the list.
-        before: Number that all must be below.
-    """
+    """Return the newest promotions, rollbacks and canaries of all configurations, newest first."""
     upto = [] if before is None else [_o.seq < before]
     with store.reading() as connection:
         rows = connection.execute(_QUERY.where(*upto).order_by(_o.seq.desc()).limit(limit))

@@ -63,11 +63,7 @@ Use = tuple[str, str]
 
 
 class UsageLedger:
-    """The usage of keys in a log, as one replica reads it and adds to it.
-
-    Args:
-        store: The log.
-    """
+    """The usage of keys in a log, as one replica reads it and adds to it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -82,11 +78,6 @@ class UsageLedger:
         self, spent: Mapping[Use, UsageAmount], keys: Collection[str], now: float
     ) -> dict[Use, UsageAmount]:
         """Add what was used since the last report, and return what `read` does.
-
-        Args:
-            spent: The usage.
-            keys: The keys to read.
-            now: Seconds since the epoch.
 
         Raises:
             LogUnavailableError: It failed; if the response to the commit was lost, it may have been written.

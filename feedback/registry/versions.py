@@ -256,14 +256,7 @@ def find(store: Store, number: int) -> Version | None:
 def recipes(
     store: Store, limit: int, before: int | None = None, recipe: str | None = None
 ) -> list[RecipeVersions]:
-    """Return the recipes by their newest versions, newest first.
-
-    Args:
-        store: The log.
-        limit: Largest length of the page.
-        before: Number that every newest version must be below.
-        recipe: Digest of the only recipe to list.
-    """
+    """Return the recipes by their newest versions, newest first."""
     newest = sa.func.max(_v.version)
     groups = sa.select(newest.label("newest"), sa.func.count().label("count")).group_by(_v.recipe)
     if before is not None:
@@ -280,14 +273,7 @@ def recipes(
 def page(
     store: Store, limit: int, before: int | None = None, recipe: str | None = None
 ) -> list[tuple[Version, bool]]:
-    """Return the newest versions, newest first, each with whether it has a checkpoint.
-
-    Args:
-        store: The log.
-        limit: Largest length of the page.
-        before: Number that all must be below.
-        recipe: Digest of the only recipe whose versions are listed.
-    """
+    """Return the newest versions, newest first, each with whether it has a checkpoint."""
     query = _VERSION.add_columns(_KEPT.label("kept"))
     if before is not None:
         query = query.where(_v.version < before)

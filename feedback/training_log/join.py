@@ -359,11 +359,7 @@ class _FollowedValues:
 
 
 class _FollowedDraws:
-    """The followed values of draws; those that the same feedback is about share them.
-
-    Args:
-        rule: Declares the metrics.
-    """
+    """The followed values of draws; those that the same feedback is about share them."""
 
     def __init__(self, rule: RewardRule) -> None:
         self._rule = rule
@@ -829,14 +825,7 @@ def find_correctable(
 
 
 def is_tick_due(connection: sa.Connection, rule: RewardRule, log_at: float, now: float) -> bool:
-    """Return whether the time makes a decision ready, or ends the wait time of the last one.
-
-    Args:
-        connection: A snapshot.
-        rule: How the log is joined.
-        log_at: The log's time at its end.
-        now: Seconds since the epoch.
-    """
+    """Return whether the time makes a decision ready, or ends the wait time of the last one."""
     if now <= log_at:
         return False
     closed = listing.position_at(connection, counting.find_open_since(log_at, rule.wait_s), before=True)

@@ -92,9 +92,6 @@ class Joiner:
 
         At the end of the log, a tick is written if the time closes a decision or ends the last wait time.
 
-        Args:
-            now: Seconds since the epoch.
-
         Raises:
             SupersededError: Another learner holds a newer epoch.
             LogGapError: Rows of the log, or of the training log, are missing.
@@ -138,12 +135,6 @@ def join_facts(
     connection: sa.Connection, rule: RewardRule, start: Position, upto: int
 ) -> tuple[Position, list[dict[str, Any]]]:
     """Return the position of a join after some facts, and the rows of the examples they add.
-
-    Args:
-        connection: A snapshot.
-        rule: How the log is joined.
-        start: Where the join is.
-        upto: The last position to read.
 
     Raises:
         LogGapError: Facts are missing.

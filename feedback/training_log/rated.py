@@ -41,14 +41,7 @@ class Rated:
 def first_and_newest(
     store: Store, rule: RewardRule, metric: str, criteria: listing.DecisionFilter
 ) -> tuple[Rated, Rated]:
-    """Return the first and the newest rated answers: `GROUP` each, or half of all if there are fewer.
-
-    Args:
-        store: The log.
-        rule: Names the training log, and the range of the metric.
-        metric: Name of the metric that the ratings are values of.
-        criteria: Conditions on the decisions.
-    """
+    """Return the first and the newest rated answers: `GROUP` each, or half of all if there are fewer."""
     x, d = t.examples.c, t.decisions.c
     rated = sa.cast(x.metrics, sa.Text).contains(f'"{metric}":', autoescape=True)
     query = (

@@ -25,11 +25,6 @@ def find_difference(
 
     What the stored rows up to some fact decide of later ones is used only once they were found to be equal.
 
-    Args:
-        store: The log.
-        rule: How the log is joined.
-        on_progress: Called with the number of joined facts, and of all facts.
-
     Returns:
         The recorded position of the join, and the first difference; empty: there is none.
 

@@ -30,13 +30,7 @@ _d, _v, _s = t.decisions.c, t.versions.c, t.router_scores.c
 
 
 def with_router(store: Store, examples: Iterable[Example], router: str | None) -> Iterator[Example]:
-    """Yield examples with the contexts that a recipe learns from.
-
-    Args:
-        store: The log.
-        examples: Examples in any order.
-        router: Digest of the router of the recipe, if it has one.
-    """
+    """Yield examples with the contexts that a recipe learns from."""
     if router is None and not _any_router(store):
         yield from examples
         return
@@ -52,13 +46,7 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
 
 
 def read_contexts(store: Store, decisions: Sequence[Decision], router: str | None) -> list[Context]:
-    """Return the context of each decision with the scores of a router; see `with_router`.
-
-    Args:
-        store: The log.
-        decisions: Decisions in any order.
-        router: Digest of the router of the recipe, if it has one.
-    """
+    """Return the context of each decision with the scores of a router; see `with_router`."""
     numbers = {
         number for decision in decisions for number in (decision.version, decision.candidate) if number
     }
@@ -122,11 +110,6 @@ def leave_unscored(store: Store, router: str, before: str) -> None:
     """Store, finally, that decisions that lack scores of a router stay without them.
 
     So every later reader learns from the same contexts as the first.
-
-    Args:
-        store: The log.
-        router: Digest of the router.
-        before: Id of the decision before which all others are affected.
     """
     query = _without_scores(sa.select(_d.seq, _d.id), router).order_by(_d.seq.desc()).limit(CHUNK)
     with store.reading() as connection:

@@ -17,12 +17,7 @@ _d = t.decisions.c
 
 
 def decisions_of_traffic(store: Store, join: str) -> int:
-    """Return the number of decisions of the traffic, which excludes labels, in a training log.
-
-    Args:
-        store: The log.
-        join: Digest of the rule by which it is joined.
-    """
+    """Return the number of decisions of the traffic, which excludes labels, in a training log."""
     return _count(store, join)
 
 
@@ -69,12 +64,7 @@ Caller = tuple[str, str]
 
 
 def list_asked_since(store: Store, since: float) -> dict[str, Caller]:
-    """Return the questions of the traffic since a time, in the order of their first use, with who used it.
-
-    Args:
-        store: The log.
-        since: Seconds since the epoch, UTC.
-    """
+    """Return the questions of the traffic since a time, in the order of first use, with who used it."""
     query = (
         sa.select(log_rows.select_text(t.decisions, "question"), _d.asked_by, _d.user_digest)
         .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None))
