@@ -36,6 +36,7 @@ from rich.table import Table
 from routing_data import DataSet, Encoder, Vectors, json_lines, qa_outcomes
 from routing_offline import tokens_of
 from routing_plots import BLUE, GREEN, GREY, INK, ORANGE, RED, _dress
+from seed_errors import errors
 
 from armwise.agent.lab.routers import contrastive, cross_validation
 from armwise.agent.routers import Features, RouterSpec, RoutingDataset, build_router
@@ -114,16 +115,10 @@ class Played:
         self.tokens[seed, question], self.calls[seed, question] = tokens, calls
 
 
-def errors(lead: Floats) -> tuple[float, float]:
-    """Return the standard error over seeds, and half of the 95 % interval, of a mean over both axes."""
-    seeds, n = lead.shape
-    over_seeds = lead.mean(axis=1).std(ddof=1) / seeds**0.5
-    return over_seeds, 1.96 * float(np.hypot(over_seeds, lead.mean(axis=0).std(ddof=1) / n**0.5))
-
-
 def tell(lead: Floats) -> str:
-    """Return the mean of a difference with its errors."""
-    (error, half), mean = errors(lead), lead.mean()
+    """Return the mean of a difference, shape (seeds, n_questions), with its errors."""
+    (error, whole), mean = errors(lead), lead.mean()
+    half = 1.96 * whole
     return f"{mean:+.4f} ± {error:.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
 
 
@@ -217,7 +212,7 @@ def draw(data: DataSet, played: dict[tuple[str, int], Played], path: Path) -> No
         axes.errorbar(
             [way.tokens.mean() for way in ways],
             [100 * way.em.mean() for way in ways],
-            [100 * errors(way.em - single)[1] for way in ways],
+            [196 * errors(way.em - single)[1] for way in ways],
             color=colour, marker="o", markersize=4, linewidth=1.4, elinewidth=0.8, capsize=2, label=label,
         )  # fmt: skip
     axes.margins(x=0.12)

@@ -130,7 +130,7 @@ class Capability(Parametrised[CapabilityParameters]):
             raise RouterError("router 'capability' without utility needs the quality of every arm")
         utility = labels.utility, None if chosen.positives == "published" else labels.outcome
         quality = utility if labels.quality is None else (labels.quality, labels.quality)
-        with seed_torch(), on_threads(len(compute_cores()) if full else 1):
+        with seed_torch(descent.seed), on_threads(len(compute_cores()) if full else 1):
             for what in self._parts:
                 values, outcome = quality if what == "quality" else utility
                 right, known = positives(values, chosen.best, outcome), ~np.isnan(values)
