@@ -277,11 +277,11 @@ def describe_change(state: Mapping[str, Any], at: datetime) -> str:
     return f"Learned: {arm} now gets {now} % of questions like this one. When you asked, it got {before} %."
 
 
-def _value(text: str) -> tuple[str, float | bool]:
-    """Read one `metric=value`.
+def _value(text: str) -> tuple[str, float | bool | str]:
+    """Read one `metric=value`; what is no number, true or false is a label, which the service knows.
 
-    >>> _value("thumb=1"), _value("answer_correct=true")
-    (('thumb', 1.0), ('answer_correct', True))
+    >>> _value("thumb=1"), _value("answer_correct=true"), _value("mood=good")
+    (('thumb', 1.0), ('answer_correct', True), ('mood', 'good'))
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -291,7 +291,7 @@ def _value(text: str) -> tuple[str, float | bool]:
     try:
         return name, float(value)
     except ValueError:
-        raise ValueError(f"{text!r}: {value!r} is neither a number, nor true or false") from None
+        return name, value
 
 
 # -- operate -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ changed rule scores all of history again. Decisions that the training log does n
 that still wait for feedback, and those that are never learned.
 """
 
+import hashlib
 import logging
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,23 +22,36 @@ from armwise.feedback.reward import Arithmetic, RewardRule
 
 VIEW = "rewards"
 
+MADE_SQLITE = f"SELECT sql FROM sqlite_master WHERE name = '{VIEW}'"
+MADE_POSTGRESQL = f"SELECT obj_description(to_regclass('{VIEW}'), 'pg_class')"  # it rewrites what it stores
+"""What says for which rule the view was made."""
+
 Element = sa.ColumnElement[Any]
 
 logger = logging.getLogger(__name__)
 
 
 def create_rewards_view(store: Store, rule: RewardRule) -> None:
-    """Make the view for a rule, in place of an earlier one; without it where the database refuses."""
+    """Make the view for a rule, in place of one of another rule; without it where the database refuses.
+
+    A view that stays needs no lock: on PostgreSQL, replacing it would wait for everybody who reads it.
+    """
     dialect = store.engine.dialect
     is_sqlite = dialect.name == "sqlite"
     query = _select_rewards(rule, _Json(is_sqlite=is_sqlite))
-    text = query.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+    text = str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    made = f"CREATE VIEW {VIEW} AS {text}" if is_sqlite else digest
     try:
         with store.writing() as connection:
+            if connection.exec_driver_sql(MADE_SQLITE if is_sqlite else MADE_POSTGRESQL).scalar() == made:
+                return
             if is_sqlite:
                 connection.exec_driver_sql(f"DROP VIEW IF EXISTS {VIEW}")
-            replace = "" if is_sqlite else "OR REPLACE "  # views of others may read it
-            connection.exec_driver_sql(f"CREATE {replace}VIEW {VIEW} AS {text}")
+                connection.exec_driver_sql(made)
+            else:  # views of others may read it, so that it is not dropped
+                connection.exec_driver_sql(f"CREATE OR REPLACE VIEW {VIEW} AS {text}")
+                connection.exec_driver_sql(f"COMMENT ON VIEW {VIEW} IS '{digest}'")
     except LogUnavailableError:
         raise
     except StoreError as error:

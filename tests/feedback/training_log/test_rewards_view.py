@@ -1,6 +1,7 @@
 """The view `rewards` is the rule, on each database."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from typing import Any
 
@@ -100,6 +101,17 @@ def test_another_rule_replaces_the_view(store: Store) -> None:
         connection.exec_driver_sql("DROP VIEW of_mine")
     assert [tuple(row) for row in mine] == [(1.0, 0.5, 0.5)]
     assert [row[3:] for row in read(store)] == mine
+
+
+def test_the_same_rule_does_not_wait_for_those_who_read_the_view(store: Store) -> None:
+    rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.1)
+    write(store, rule.join, [example(1, cost=Cost(2))])
+    create_rewards_view(store, rule)
+    before = read(store)
+    with ThreadPoolExecutor(1) as pool, store.reading() as reader:
+        reader.execute(sa.text("SELECT * FROM rewards")).all()
+        pool.submit(create_rewards_view, store, rule).result(timeout=20.0)
+    assert read(store) == before
 
 
 def test_where_the_view_cannot_be_made_the_log_is_used_without_it(
