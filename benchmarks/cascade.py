@@ -27,8 +27,7 @@ from rich.table import Table
 from routing_data import DataSet, Encoder, qa, routers
 
 from armwise.agent.lab.routers import cascade, cross_validation
-from armwise.agent.lab.routers.cascade.fitted import CascadeWalk, fit_stages
-from armwise.agent.lab.routers.cascade.stopping import share_thresholds
+from armwise.agent.lab.routers.cascade.fitted import CascadeWalk
 from armwise.agent.lab.routers.cascade.validation import calibration_error, collect_costs
 from armwise.agent.lab.routers.trees import PointwiseXGBoost
 from armwise.arms.base import Passage
@@ -131,7 +130,7 @@ def rules(
     last = len(spec.stages) - 1
     for training, held_out in cross_validation.folds(texts, FOLDS, 0):
         fitted, rest = labels.rows(training), labels.rows(held_out)
-        made, gains = fit_stages(spec, fitted, lambda *_: None)
+        made, gains = cascade.fit_cascade(spec, fitted, lambda *_: None)
         features = made.features(rest)
         limits = {f"{name}, by reward": np.zeros(last)}
         for stage in range(last + 1):
@@ -156,23 +155,24 @@ def rules(
         tick()
 
 
-def certified(
-    outcomes: Outcomes,
-    labels: cascade.CascadeDataset,
-    spec: cascade.CascadeSpec,
-    name: str,
-    lines: dict[str, Line],
-    tick: Callable[[], None],
-) -> None:
-    """Fit a cascade with a certified loss on each fold, and play it on the rest."""
-    at = [outcomes.arms.index(arm) for arm in spec.arms]
-    tokens = collect_costs(outcomes)["tokens"][:, at]
-    for training, held_out in cross_validation.folds(labels.features[0].texts, FOLDS, 0):
-        made = cascade.fit_cascade(spec, labels.rows(training), lambda *_: None)
-        rest = labels.rows(held_out)
-        walk = made.walk(made.features(rest))
-        lines.setdefault(name, Line(len(labels))).add(held_out, **play(rest, walk, spec, tokens[held_out]))
-        tick()
+def share_thresholds(gains: Sequence[Floats], shares: Sequence[float]) -> Floats:
+    """Return the threshold of each stage but the last, shape (n_stages - 1,).
+
+    Args:
+        gains: Predicted gains at each of these stages, each of shape (n,).
+        shares: Share of the questions that go on, at each of these stages.
+
+    >>> share_thresholds([np.array([0.1, 0.2, 0.3, 0.4])], [0.25]).round(3).tolist()
+    [0.325]
+    """
+    here = np.ones(len(gains[0]), dtype=bool) if gains else np.ones(0, dtype=bool)
+    thresholds = []
+    for gain, share in zip(gains, shares, strict=True):
+        reached = gain[here]
+        threshold = float(np.quantile(reached, 1.0 - share)) if share > 0.0 and len(reached) else np.inf
+        thresholds.append(-np.inf if share == 1.0 else threshold)
+        here &= gain > thresholds[-1]
+    return np.array(thresholds)
 
 
 def table_of(outcomes: Outcomes, lines: Mapping[str, Line]) -> tuple[Table, list[dict[str, object]]]:
@@ -261,7 +261,7 @@ def models(data: DataSet, pair: tuple[str, str], tick: Callable[[], None]) -> Ta
     gain = partial(PointwiseXGBoost, centre=False)
     asks_second = {share: np.zeros(len(right), dtype=bool) for share in SHARES}
     for training, held_out in cross_validation.folds(features[0].texts, FOLDS, 0):
-        made, gains = fit_stages(spec, labels.rows(training), lambda *_: None, answers, gain)
+        made, gains = cascade.fit_cascade(spec, labels.rows(training), lambda *_: None, answers, gain)
         rest = [arm_features.rows(held_out) for arm_features in features]
         for share, column in asks_second.items():
             column[held_out] = made.walk(rest, share_thresholds(gains, [share])).stage == 1
@@ -340,11 +340,6 @@ def _of_qa(
     for learned, name in ((False, "words"), (True, "words and relevance"))[: 1 + relevance]:
         spec = cascade.CascadeSpec(stages=TWO, relevance=learned)
         rules(outcomes, labels, spec, name, lines, ticking(name, FOLDS))
-        if not learned:
-            stop = {"by": "risk", "alpha": 0.02, "delta": 0.1}
-            bound = cascade.CascadeSpec.model_validate({**spec.model_dump(), "stop": stop})
-            what = f"{name}, loss of 0.02 at most"
-            certified(outcomes, labels, bound, what, lines, ticking(what, FOLDS))
         table, document = table_of(outcomes, lines)
         console.print(table)
     return document

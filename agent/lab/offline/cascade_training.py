@@ -62,10 +62,10 @@ def train_cascade(
     held_out = cross_validation.draw_part(labels.features[0].texts, settings.held_out, settings.seed)
     validated = None
     if held_out.any() and not held_out.all():
-        fitted = cascade.fit_cascade(spec, labels.rows(np.flatnonzero(~held_out)), on_progress)
+        fitted, _ = cascade.fit_cascade(spec, labels.rows(np.flatnonzero(~held_out)), on_progress)
         rest = labels.rows(np.flatnonzero(held_out))
         validated = cascade.validate_cascade(fitted, rest, outcomes.only(held_out))
-    fitted = cascade.fit_cascade(spec, labels, on_progress)
+    fitted, _ = cascade.fit_cascade(spec, labels, on_progress)
     trained = cascade.write_cascade(
         settings.output,
         fitted,

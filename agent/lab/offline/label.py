@@ -4,7 +4,6 @@ em, f1, acc           the answer against the right answers, token by token
 recall                the passages against the supporting passages
 answer_correctness    the claims of the answer against those of the right answers, by the language model
 judge                 five scores of the passages, by the language model
-bem                   the answer against the right answers, by a classifier
 
 Seconds are left out, since outcomes must be the same bytes however often a run is interrupted. So a price of
 seconds cannot be learned from them.
@@ -40,9 +39,9 @@ from armwise.arms.retrievers import ArmGraph
 from armwise.arms.suggestions import did_you_mean, select_names
 from armwise.feedback.answer_metrics import METRICS, recall_at_k
 
-CLAIMS, EQUIVALENCE, RECALL = "answer_correctness", "bem", "recall"
+CLAIMS, RECALL = "answer_correctness", "recall"
 
-OF_ANSWERS = (*METRICS, CLAIMS, EQUIVALENCE)
+OF_ANSWERS = (*METRICS, CLAIMS)
 
 MEASURES = (*OF_ANSWERS, RECALL, JUDGE)
 
@@ -61,10 +60,9 @@ class Labelling(BaseModel):
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the answers.")
     measures: tuple[str, ...] = Field(
         default=(),
-        description="em, f1, acc, recall, answer_correctness, judge or bem. By default em, f1, acc, "
-        "and recall if a question has gold_ids.",
+        description="em, f1, acc, recall, answer_correctness or judge. By default em, f1, acc, and recall if "
+        "a question has gold_ids.",
     )
-    bem_model: str | None = Field(default=None, description="Classifier of bem, which is then measured, too.")
     arms: tuple[str, ...] = Field(
         default=("*",), min_length=1, description="Ask only arms that match this pattern; by default all."
     )
@@ -95,8 +93,6 @@ class Labelling(BaseModel):
         for name in self.measures:
             if name not in MEASURES:
                 raise ValueError(f"no measure {name!r}{did_you_mean(name, MEASURES)}")
-        if EQUIVALENCE in self.measures and self.bem_model is None:
-            raise ValueError("measure bem needs bem_model, the name of a classifier")
         if CLAIMS in self.measures and not self.config.backbones:
             raise ValueError(
                 "measure answer_correctness needs a sentence encoder: declare one in `backbones`"
@@ -156,8 +152,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
 
 def _list_measures(settings: Labelling) -> tuple[str, ...]:
     """Return the names of the measures."""
-    more = (EQUIVALENCE,) if settings.bem_model else ()
-    return tuple(dict.fromkeys((*(settings.measures or (*METRICS, RECALL)), *more)))
+    return tuple(dict.fromkeys(settings.measures or (*METRICS, RECALL)))
 
 
 def _questions(settings: Labelling, measured: tuple[str, ...], console: Console) -> tuple[Question, ...]:
@@ -180,8 +175,6 @@ def _build_answer_measures(settings: Labelling, measured: tuple[str, ...]) -> tu
     ]
     if CLAIMS in measured:
         measures.append(answer_measures.by_claims(next(iter(settings.config.backbones))))
-    if settings.bem_model is not None:
-        measures.append(answer_measures.by_equivalence(settings.bem_model))
     return tuple(measures)
 
 

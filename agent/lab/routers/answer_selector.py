@@ -115,7 +115,7 @@ class TrainedDecider:
             int(answered_scores.argmax()),
             float(cascade.models[stage].probability(answered_scores.max())),
             None if last else gain,
-            goes_on=not last and gain > cascade.thresholds[stage],
+            goes_on=not last and gain > 0.0,
         )
 
 

@@ -2,7 +2,6 @@
 
     by_words            em, f1, acc         a function compares the answer with the right ones
     by_claims           answer_correctness  the language model compares the claims of both
-    by_equivalence      bem                 a classifier decides whether they are equivalent
     by_passages         recall              a function compares the passages with the supporting ones
     by_judge            judge, judge_...    the language model gives the passages five scores
 
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from armwise.arms.base import ArmError
-from armwise.arms.lab.jobs.job import PoolWorker, digest_of_document, digest_weights
+from armwise.arms.lab.jobs.job import PoolWorker, digest_of_document
 from armwise.arms.lab.scoring import AnswerCorrectness, scorers
 from armwise.arms.lab.scoring import correctness as scoring_correctness
 from armwise.arms.llm import judge
@@ -95,18 +94,6 @@ def by_claims(backbone: str) -> Measure[str]:
     )
     facts = {"similarity": backbone, "words of claims": digest_of_document(words)}
     return Measure("answer_correctness", ("answer_correctness",), make, "answers", backbone, facts)
-
-
-def by_equivalence(model: str) -> Measure[str]:
-    """Classify whether an answer is equivalent to a right one. Raises ModelNotFoundError."""
-
-    def make(_: PoolWorker) -> Grade[str]:
-        from armwise.arms.lab.scoring import Equivalence
-
-        equivalence = Equivalence(model)
-        return lambda question, answer: {"bem": equivalence(question.text, answer, question.answers)}
-
-    return Measure("bem", ("bem",), make, "answers", facts={"bem model": digest_weights(model)})
 
 
 def by_passages(metric: Recall, k: int) -> Measure[scorers.Ranking]:

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 FILE = "outcomes.jsonl"
 """The file in the folder of a job."""
 
-SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *judge.SCORE_NAMES)
+SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "judge", *judge.SCORE_NAMES)
 """Numbers in [0, 1], higher is better; null if unknown."""
 
 COSTS = (

@@ -1,14 +1,13 @@
 """Scores of rankings and answers, in [0, 1]."""
 
 from . import correctness, scorers
-from .correctness import AnswerCorrectness, Equivalence
+from .correctness import AnswerCorrectness
 from .scorers import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
 
 __all__ = [
     "AnswerCorrectness",
     "AnswerScorer",
     "ContainsScorer",
-    "Equivalence",
     "JudgeScorer",
     "RetrievalScorer",
     "Scorer",

@@ -1,7 +1,7 @@
 """A fitted cascade: at each stage, it picks the best answer so far, and predicts the gain of going on.
 
     answers so far --router--> a score each --isotonic--> probability that the best answer is right
-                                         '--router of the gain--> go on if it is above the threshold
+                                         '--router of the gain--> go on if it is above 0
 
 The gain of a training question comes from out-of-fold scores: the reward of going on, by the rule of the
 later stages, minus that of stopping, both net of the cost so far.
@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.agent.lab.routers.cascade.stopping import StopRule, certify_threshold, share_thresholds
 from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
-from armwise.agent.lab.routers.cross_validation import draw_part, folds, out_of_fold_scores
+from armwise.agent.lab.routers.cross_validation import folds, out_of_fold_scores
 from armwise.agent.routers import features as router_features
 from armwise.agent.routers.base import Router
 from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
@@ -58,14 +57,6 @@ class CascadeSpec(BaseModel):
         description="Whether the predicted relevance of passages is a feature, of a model that is fitted to "
         "the `gold_ids` of the questions.",
     )
-    stop: StopRule = Field(StopRule(), description="When it stops.")
-
-    @model_validator(mode="after")
-    def _a_share_each(self) -> "CascadeSpec":
-        if self.stop.by == "share" and len(self.stop.shares) != len(self.stages) - 1:
-            n = len(self.stages)
-            raise ValueError(f"{n} stages need {n - 1} shares, got {len(self.stop.shares)}")
-        return self
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -185,13 +176,11 @@ class Cascade:
     Attributes:
         spec: Stages of the cascade, and how it was fitted.
         models: Models of each stage.
-        thresholds: Predicted gain above which it goes on, shape (n_stages - 1,).
         relevance: Relevance model of passages, if it reads relevance.
     """
 
     spec: CascadeSpec
     models: tuple[StageModel, ...]
-    thresholds: Floats
     relevance: RelevanceModel | None = None
 
     def features(self, labels: CascadeDataset) -> tuple[Features, ...]:
@@ -214,9 +203,9 @@ class Cascade:
 
         Args:
             features: For each stage, features of the arms that have answered by then, from `features`.
-            thresholds: Thresholds to use, shape (n_stages - 1,); None: the fitted ones.
+            thresholds: Gain above which each stage but the last goes on, shape (n_stages - 1,); None: 0.
         """
-        limits = np.append(self.thresholds if thresholds is None else thresholds, np.inf)
+        limits = np.append(np.zeros(len(self.models) - 1) if thresholds is None else thresholds, np.inf)
         n = len(features[0])
         stage, pick, probability = np.zeros(n, dtype=np.intp), np.zeros(n, dtype=np.intp), np.zeros(n)
         here = np.arange(n)
@@ -265,49 +254,14 @@ def stage_features(
     )
 
 
-def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
-    """Fit a cascade; with a bound of the loss, fit to a part of the questions and certify on the rest.
-
-    Raises:
-        RouterError: Too few questions, or a router cannot be fitted.
-    """
-    if spec.stop.alpha is None:
-        cascade, gains = fit_stages(spec, labels, on_progress)
-        shares = spec.stop.shares
-        return replace(cascade, thresholds=share_thresholds(gains, shares)) if shares else cascade
-    calibration = draw_part(labels.features[0].texts, spec.stop.held_out, seed=0)
-    if not calibration.any() or calibration.all():
-        raise RouterError(
-            f"{len(labels)} questions cannot be split so that {spec.stop.held_out:g} are held out"
-        )
-    cascade, _ = fit_stages(spec, labels.rows(np.flatnonzero(~calibration)), on_progress)
-    rest = labels.rows(np.flatnonzero(calibration))
-    features = cascade.features(rest)
-    row, everything = np.arange(len(rest)), len(spec.stages) - 1
-
-    def right(threshold: float) -> Floats:
-        walk = cascade.walk(features, np.full(everything, threshold))
-        return np.asarray(rest.right[row, walk.pick])
-
-    most = right(-np.inf)
-    gains = [
-        cascade.gains(stage, of_stage, cascade.models[stage].answers.scores(of_stage))
-        for stage, of_stage in enumerate(features[:-1])
-    ]
-    threshold, _ = certify_threshold(
-        np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
-    )
-    return replace(cascade, thresholds=np.full(everything, threshold))
-
-
-def fit_stages(
+def fit_cascade(
     spec: CascadeSpec,
     labels: CascadeDataset,
     on_progress: Progress,
     build_answers: Build = AnswerTrees,
     build_gain: Build = GainTrees,
 ) -> tuple[Cascade, list[Floats]]:
-    """Return a cascade with thresholds of 0, and out-of-fold gains of each stage but the last, shape (n,).
+    """Return a cascade, and out-of-fold gains of each stage but the last, each of shape (n,).
 
     Args:
         spec: Stages of the cascade.
@@ -345,7 +299,7 @@ def fit_stages(
         models[stage], gains[stage] = replace(models[stage], gain=router), scores[:, 0]
         onwards = np.where(gains[stage] > 0.0, onwards, rewards[stage])
         on_progress("fitting to the gains of going on", last - stage, last)
-    return Cascade(spec, tuple(models), np.zeros(last), relevance), gains
+    return Cascade(spec, tuple(models), relevance), gains
 
 
 def _with_relevance(

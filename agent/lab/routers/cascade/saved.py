@@ -1,20 +1,19 @@
 """A trained cascade in a folder: its routers, and the facts of its training.
 
-cascade.json           the facts of its training, thresholds and calibrations
+cascade.json           the facts of its training, and calibrations
 stage-<n>.answers      the router of the answers of a stage, from 1
 stage-<n>.gain         the router of what going on gains
 relevance.model        the relevance model, if it reads one
 manifest.json          size and digest of each of these (`armwise.arms.manifest`)
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from armwise.agent.lab.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
@@ -24,11 +23,6 @@ from armwise.arms.llm import prompts
 from armwise.arms.relevance import RelevanceError, RelevanceModel
 
 ABOUT, RELEVANCE = "cascade.json", "relevance.model"
-
-Threshold = Annotated[
-    float, PlainSerializer(lambda limit: limit if math.isfinite(limit) else str(limit), when_used="json")
-]
-"""A threshold, infinite ones as text in JSON: `inf` never goes on, `-inf` always does."""
 
 
 class CalibrationKnots(BaseModel):
@@ -47,7 +41,6 @@ class CascadeFacts(BaseModel):
         format: Version of the folder.
         spec: Stages of the cascade, and how it was fitted.
         calibrations: Calibrations of each stage.
-        thresholds: Threshold of each stage except the last.
         digests: Digests of the files of its routers, by name.
         k: Most passages of an arm.
         corpus: Digest of the corpus of these passages, if there were any.
@@ -63,7 +56,6 @@ class CascadeFacts(BaseModel):
     format: Literal[1] = 1
     spec: CascadeSpec
     calibrations: tuple[CalibrationKnots, ...]
-    thresholds: tuple[Threshold, ...]
     digests: dict[str, str]
     k: int = Field(ge=0)
     corpus: str | None
@@ -111,7 +103,6 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
             )
             for model in cascade.models
         ),
-        thresholds=tuple(cascade.thresholds.tolist()),
         digests={name: digest_router(saved) for name, saved in files.items()},
         **facts,
     )
@@ -137,7 +128,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
         ) from None
     except (ValidationError, IndexError, RelevanceError) as error:
         raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}; {AGAIN}") from None
-    return TrainedCascade(Cascade(about.spec, tuple(models), np.array(about.thresholds), relevance), about)
+    return TrainedCascade(Cascade(about.spec, tuple(models), relevance), about)
 
 
 def _stage(folder: Path, about: CascadeFacts, number: int) -> StageModel:

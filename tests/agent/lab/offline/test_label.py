@@ -18,7 +18,6 @@ from armwise.arms.lab.jobs.checkpoint import JobError
 from armwise.arms.lab.portfolio import pool as portfolio_pool
 from armwise.arms.lab.portfolio import read_outcomes
 from armwise.arms.lab.scoring import ScoringError
-from armwise.arms.models import ModelNotFoundError
 from tests.neighbours import write_corpus
 
 SEA = {"id": "s", "question": "What is beside the sea?", "answers": ["The mountain"], "gold_ids": ["p2"]}
@@ -148,7 +147,6 @@ def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig, 
         ({"corpus": "large"}, CorpusError, "no corpus in .*large: run ingest first"),
         ({"arms": ["bm25", "bm52"]}, ValueError, "no arm is called 'bm52'; did you mean 'bm25'"),
         ({"arms": ["dense"]}, ValueError, "no arm is called 'dense'"),
-        ({"bem_model": "./nowhere"}, ModelNotFoundError, "nowhere"),
     ],
 )
 def test_what_cannot_be_labelled_is_refused_before_anything_is_asked(
@@ -214,7 +212,6 @@ def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
     ("fields", "message"),
     [
         ({"measures": ["em", "f2"]}, "no measure 'f2'"),
-        ({"measures": ["bem"]}, "measure bem needs bem_model"),
         ({"measures": ["answer_correctness"]}, "answer_correctness needs a sentence encoder"),
         ({"form": "long"}, "'direct', 'short' or 'reasoning'"),
         ({"at_once": 0}, "greater than or equal to 1"),

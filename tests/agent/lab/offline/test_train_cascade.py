@@ -182,4 +182,4 @@ def test_the_command_trains_a_cascade(config: AppConfig, labelled: Path, tmp_pat
 
 
 def test_the_example_is_a_cascade() -> None:
-    assert cascade_spec(Path("examples/cascade.yaml")).stop.by == "reward"
+    assert cascade_spec(Path("examples/cascade.yaml")).right == "em"

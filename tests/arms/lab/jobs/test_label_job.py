@@ -17,7 +17,7 @@ import ray
 from armwise.arms.corpus import Corpus
 from armwise.arms.lab.jobs import job as pool_job
 from armwise.arms.lab.jobs import label_job
-from armwise.arms.lab.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
+from armwise.arms.lab.jobs.answer_measures import by_claims, by_judge, by_passages, by_words
 from armwise.arms.lab.jobs.checkpoint import JobError
 from armwise.arms.lab.jobs.job import derive_seed
 from armwise.arms.lab.jobs.label_job import LabelBlock, LabelJob, LabelWorker, label
@@ -26,7 +26,6 @@ from armwise.arms.lab.portfolio import read_outcomes
 from armwise.arms.lab.scoring import ScoringError, correctness
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, WritingSpec, catalog, prompts
 from armwise.arms.llm import judge as llm_judge
-from armwise.arms.models import ModelNotFoundError
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm
 from tests.arms.contract import ask
@@ -380,30 +379,6 @@ def test_claims_are_compared_once_for_each_different_answer(
     ((*_, outcome), *_) = labelled(job).items()
     assert outcome.error == "answer_correctness: none of the right answers contains a word"
     assert outcome.scores == {"em": 0.5}, "the measures after one that fails"
-
-
-def test_a_classifier_compares_answers(
-    corpus: Corpus, tmp_path: Path, speaking: Speaking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-
-    class Shorter:
-        def __init__(self, model: str) -> None:
-            made.append(model)
-
-        def __call__(self, question: str, answer: str, references: Sequence[str]) -> float:
-            assert question in {one.text for one in QUESTIONS}
-            return 0.25 if answer in references else 0.125
-
-    speaking(lambda _: "the Danube")
-    monkeypatch.setattr("armwise.arms.lab.scoring.Equivalence", Shorter)
-    (tmp_path / "bem").mkdir()
-    measure = by_equivalence(str(tmp_path / "bem"))
-    outcomes = labelled(make_job(corpus, tmp_path, of_answers=(measure,), arms=("none",)))
-    assert [one.scores["bem"] for one in outcomes.values()] == [0.25, 0.125, 0.125, 0.125, 0.125]
-    assert made == [str(tmp_path / "bem")]
-    with pytest.raises(ModelNotFoundError, match="nowhere"):
-        by_equivalence("./nowhere")
 
 
 def test_a_question_is_measured_by_what_is_known_of_it(
