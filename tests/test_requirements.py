@@ -246,7 +246,6 @@ NOT_BY_DEFAULT = {
     "agent/policies/neural.py": "policy: {kind: neural}",
     "arms/corpus/documents.py": "PDF, HTML and DOCX files are left out, and named",
     "arms/lab/relevance.py": "learned fusion",
-    "arms/lab/scoring/correctness.py": "`armwise lab label` with a model of correctness",
     "arms/llm/litellm_engine.py": "llm: {engine: litellm}",
     "arms/llm/vllm_engine.py": "llm: {engine: vllm}",
     "arms/models/embedding.py": "encoders without an ONNX graph",
