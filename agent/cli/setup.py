@@ -3,8 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,25 +101,6 @@ def _examine(path: Path) -> "Iterator[tuple[str, Finding]]":
     yield from doctor.examine(config, address)
 
 
-class Engine(StrEnum):
-    """Engine of the language model."""
-
-    EMBEDDED = "embedded"
-    OPENAI = "openai"
-    VLLM = "vllm"
-
-
-NEEDED: dict[Engine, dict[str, tuple[str, str]]] = {
-    Engine.EMBEDDED: {},
-    Engine.OPENAI: {
-        "base_url": ("--llm-url", "Base URL of the endpoint, such as http://localhost:11434/v1"),
-        "model": ("--llm-model", "Model, as the endpoint calls it"),
-    },
-    Engine.VLLM: {"model": ("--llm-model", "Model: a folder, or the name of a hub")},
-}
-"""Settings that a language model needs, each with its flag and its question."""
-
-
 def init(
     source: Annotated[str | None, typer.Argument(help=SOURCES)] = None,
     sources: Annotated[
@@ -134,28 +114,14 @@ def init(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the corpus. By default from the source.")
     ] = None,
-    engine: Annotated[
-        Engine | None,
-        typer.Option(
-            "--llm", help="Language model: the small embedded one, an endpoint, or vLLM in this process."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--llm-model",
-            metavar="MODEL[,IN,OUT]",
-            help="Name, file or folder of the model; optional for `embedded`. IN and OUT are dollars per "
-            "million tokens read and written. Leave them out if the built-in price list has the model.",
-        ),
-    ] = None,
     models: Annotated[
         list[str],
         typer.Option(
             "--model",
-            metavar="NAME=MODEL[,IN,OUT]",
-            help="Another model of the endpoint, named by you, such as large=gpt-4o,2.5,10; repeatable. "
-            "Without --llm-model, the first one is the default.",
+            metavar="[NAME=]MODEL[,IN,OUT]",
+            help="A model of the endpoint, or a GGUF file, such as large=gpt-4o,2.5,10; repeatable. The "
+            "first one is the default. IN and OUT are dollars per million tokens read and written. Leave them out "
+            "if the built-in price list has the model. By default a small one in this process.",
         ),
     ] = [],  # noqa: B006
     no_documents: Annotated[
@@ -192,14 +158,12 @@ def init(
         _require_output(output, replace=replace)
         asks = sys.stdin.isatty() and not yes
         worth, home, given = WORTH, None, True
-        flags = (source, name, engine, model, llm_url, key_env, log_url)
+        flags = (source, name, llm_url, key_env, log_url)
         if asks and not any((*flags, *sources, *models, no_documents)):
             given = False
             answers = interview(_sound_corpus, partial(_find_home, replace=replace))
             corpora = _corpora(answers.source, None, ())
             worth, home, llms = answers.worth, answers.home, dict(answers.llms)
-            llm = next(iter(llms.values()), None)
-            llms = llms if len(llms) > 1 else {}
         else:
             if no_documents and (source is not None or sources):
                 raise ValueError(f"--no-documents: leave out {source or sources[0]}, or the flag")
@@ -209,24 +173,17 @@ def init(
                     f"{SOURCES}"
                 )
             corpora = _corpora(source, name, sources)
-            named = _parse_models(model, models)
-            if no_documents and len(named) < 2:
+            llms = _choose_models(models, llm_url, key_env)
+            if no_documents and len(llms) < 2:
                 raise ValueError(
                     "--no-documents needs two models to choose from: --llm-url URL --model small=gpt-4o-mini "
                     "--model large=gpt-4o"
                 )
             _require_own_home(_draft(corpora), replace=replace)
-            endpoint = {
-                key: value for key, value in (("base_url", llm_url), ("api_key_env", key_env)) if value
-            }
-            llm = _language_model(
-                engine or (Engine.OPENAI if llm_url else Engine.EMBEDDED),
-                endpoint | next(iter(named.values()), {}),
-            )
-            llms = _further_models(llm, named) if models else {}
             _require_no_password(log_url or "")
+        llm = next(iter(llms.values()), None)
         unfinished = output.with_name(output.name + ".part")
-        text = render_config(corpora, llm, log_url, llms, worth=worth, home=home)
+        text = render_config(corpora, llm, log_url, llms if len(llms) > 1 else {}, worth=worth, home=home)
         unfinished.write_text(text, encoding="utf-8")
         try:
             settings = open_config(unfinished).resolve_places()
@@ -322,18 +279,16 @@ def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "lis
     return corpora
 
 
-def _parse_model(text: str | None, flag: str) -> dict[str, Any]:
+def _parse_model(text: str, flag: str) -> dict[str, Any]:
     """Return the settings of `MODEL[,IN,OUT]`, whose prices are dollars for a million tokens.
 
     Args:
-        text: Model and prices; empty for none.
+        text: Model and prices.
         flag: What was written, for messages.
 
     Raises:
         ValueError: There are not two prices, or one is not a number that is at least 0.
     """
-    if not text:
-        return {}
     model, *prices = text.split(",")
     try:
         usd = [float(price) for price in prices]
@@ -350,41 +305,26 @@ def _parse_model(text: str | None, flag: str) -> dict[str, Any]:
     return {"model": model, **{key: round(price / 1000, 12) for key, price in zip(keys, usd, strict=False)}}
 
 
-def _parse_models(model: str | None, models: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the models of `--llm-model` and `--model` by name, the default one first.
-
-    That of `--llm-model` is named after itself, unless `--model` gives it a name. Raises ValueError.
-    """
+def _choose_models(texts: Sequence[str], url: str | None, key_env: str | None) -> dict[str, dict[str, Any]]:
+    """Return the settings of the models of `--model` by name, the default one first. Raises ValueError."""
     from armwise.arms.llm import writing
 
     named = dict[str, dict[str, Any]]()
-    for text in models:
-        name, _, rest = text.partition("=")
-        if not name or not rest:
-            raise ValueError(f"--model {text}: NAME=MODEL was expected, such as large=gpt-4o,2.5,10")
-        if name in named or name == writing.DEFAULT:
-            why = "is twice the name of a model" if name in named else "names the model of `llm`"
-            raise ValueError(f"--model {text}: {name!r} {why}: take another")
-        named[name] = _parse_model(rest, f"--model {text}")
-    if not model:
-        return named
-    given = _parse_model(model, f"--llm-model {model}")
-    same = next((name for name, settings in named.items() if settings["model"] == given["model"]), None)
-    if same is not None:
-        return {same: {**named.pop(same), **given}, **named}
-    own = name_model(given["model"])
-    return {own if own not in named else f"{own}-2": given, **named}
-
-
-def _further_models(
-    llm: dict[str, Any] | None, named: Mapping[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Return the settings of each model; `llm` is the first, at the same endpoint. Raises ValueError."""
-    first, *others = named
-    if llm is None or "base_url" not in llm:
-        raise ValueError(f"--model {first}={named[first]['model']}: at which address? --llm-url URL names it")
-    shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
-    return {first: llm, **{name: shared | named[name] for name in others}}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        settings = _parse_model(rest if equals else text, f"--model {text}")
+        name = name if equals else name_model(settings["model"])
+        if not name or name in named or name == writing.DEFAULT:
+            why = "is twice the name of a model" if name in named else "is no name for one"
+            raise ValueError(f"--model {text}: {name!r} {why}: write another, as in large=gpt-4o")
+        named[name] = settings
+    if url is not None and not named:
+        raise ValueError(f"--llm-url {url}: which model? --model MODEL names it")
+    if url is None and (len(named) > 1 or key_env is not None):
+        raise ValueError("at which address are the models? --llm-url URL names it")
+    shared = {"engine": "embedded"} if url is None else {"engine": "openai", "base_url": url}
+    shared |= {} if key_env is None else {"api_key_env": key_env}
+    return {name: shared | settings for name, settings in named.items()}
 
 
 def _sound_corpus(source: str) -> None:
@@ -399,15 +339,6 @@ def _sound_corpus(source: str) -> None:
                 return
             unread += [f"{record.where}: {record.problem}"] if record.problem else []
         raise CorpusError("; ".join([f"{source} has no passages", *group_skipped(unread)]))
-
-
-def _language_model(engine: Engine, given: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the settings of the language model; None: those of the template. Raises ValueError."""
-    settings = {"engine": engine.value, **given}
-    for key, (flag, what) in NEEDED[engine].items():
-        if key not in settings:
-            raise ValueError(f"--llm {engine.value} needs {flag}: {what}")
-    return None if settings == {"engine": Engine.EMBEDDED.value} else settings
 
 
 def _review(settings: "AppConfig", *, of_models: bool) -> int:

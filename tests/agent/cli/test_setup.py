@@ -272,7 +272,7 @@ def test_endpoints_of_the_environment_are_found_or_named(
 
 def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
     url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
-    words = ("corpus.jsonl", "--name", "mine", "--llm-url", endpoint, "--llm-model", "big")
+    words = ("corpus.jsonl", "--name", "mine", "--llm-url", endpoint, "--model", "big")
     result = init(*words, "--llm-key-env", "PATH", "--log-url", url, "-o", "ours.yaml")
     assert result.exit_code == 0, result.output
     args = written(tmp_path / "ours.yaml")
@@ -290,9 +290,7 @@ def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
 def test_several_sources_and_models_are_arms_of_each_by_each(tmp_path: Path, endpoint: str) -> None:
     (tmp_path / "tickets.jsonl").write_text('{"id": "t", "text": "The sea is away."}\n')
     words = ("corpus.jsonl", "--source", "tickets=tickets.jsonl", "--llm-url", endpoint)
-    result = init(
-        *words, "--llm-model", "big,0.15,0.6", "--model", "large=huge,2.5,10", "--llm-key-env", "PATH"
-    )
+    result = init(*words, "--model", "big,0.15,0.6", "--model", "large=huge,2.5,10", "--llm-key-env", "PATH")
     assert result.exit_code == 0, result.output
     assert "Read 2 passages into 'corpus' and 'tickets'." in " ".join(result.output.split())
     args = written(tmp_path / "armwise.yaml")
@@ -310,12 +308,9 @@ def test_several_sources_and_models_are_arms_of_each_by_each(tmp_path: Path, end
     assert {config.find_answering(name).llm for name in ("corpus-large", "tickets-large")} == {"large"}
 
 
-@pytest.mark.parametrize("first", [(), ("--llm-model", "big")])
-def test_models_without_documents_are_arms_of_their_names(
-    tmp_path: Path, endpoint: str, first: tuple[str, ...]
-) -> None:
+def test_models_without_documents_are_arms_of_their_names(tmp_path: Path, endpoint: str) -> None:
     words = ("--no-documents", "--llm-url", endpoint, "--model", "small=big,0,0")
-    result = init(*words, "--model", "large=huge,2.5,10", *first)
+    result = init(*words, "--model", "large=huge,2.5,10")
     assert result.exit_code == 0, result.output
     assert "Its arms: small, large." in result.output
     args = written(tmp_path / "armwise.yaml")
@@ -330,22 +325,11 @@ def test_models_without_documents_are_arms_of_their_names(
     assert [config.find_answering(name).prompt for name in config.actions] == ["as_sent", "as_sent"]
 
 
-def test_a_model_is_named_after_itself_or_as_a_flag_names_it(tmp_path: Path, endpoint: str) -> None:
-    words = ("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "-o")
-    for name, further in (
-        ("big", ("--model", "large=huge")),
-        ("small", ("--model", "small=big", "--model", "large=huge")),
-    ):
-        result = init(*words, f"{name}.yaml", *further)
-        assert result.exit_code == 0, result.output
-        assert list(load(tmp_path / f"{name}.yaml").actions) == [f"corpus-{name}", "corpus-large"]
-
-
 def test_models_of_the_list_are_weighed_at_its_prices(tmp_path: Path) -> None:
     with closing(Canned()) as canned:
         canned.has_models("gpt-4o-mini", "gpt-4o")
         url = f"{canned.url}/v1"
-        words = ("--llm-url", url, "--llm-model", "gpt-4o-mini", "--model", "large=gpt-4o")
+        words = ("--llm-url", url, "--model", "gpt-4o-mini", "--model", "large=gpt-4o")
         result = init("corpus.jsonl", *words)
     assert result.exit_code == 0, result.output
     args = written(tmp_path / "armwise.yaml")
@@ -378,20 +362,20 @@ def test_a_cheap_model_that_is_as_good_is_chosen_by_the_defaults(tmp_path: Path,
 
 def test_beside_a_model_with_a_price_another_needs_one(tmp_path: Path, endpoint: str) -> None:
     words = ("corpus.jsonl", "--llm-url", endpoint, "--model", "large=huge,2.5,10")
-    result = init(*words, "--llm-model", "big")
+    result = init(*words, "--model", "big")
     said = " ".join(result.output.split())
     assert result.exit_code == 2, said
     assert (
         f"no price is known for model 'big' at {endpoint} (`llms.big`), and the reward weighs dollars" in said
     )
     assert not (tmp_path / "armwise.yaml").exists()
-    result = init(*words, "--llm-model", "big,0,0")
+    result = init(*words, "--model", "big,0,0")
     assert result.exit_code == 0, result.output
-    assert written(tmp_path / "armwise.yaml")["llm"]["usd"] == 0
+    assert written(tmp_path / "armwise.yaml")["llms"]["big"]["usd"] == 0
 
 
 def test_without_prices_a_dollar_is_not_weighed(tmp_path: Path, endpoint: str) -> None:
-    result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=huge")
+    result = init("corpus.jsonl", "--llm-url", endpoint, "--model", "big", "--model", "large=huge")
     assert result.exit_code == 0, result.output
     config = load(tmp_path / "armwise.yaml")
     assert set(config.actions) == {"corpus-big", "corpus-large"}
@@ -400,7 +384,7 @@ def test_without_prices_a_dollar_is_not_weighed(tmp_path: Path, endpoint: str) -
 
 
 def test_a_model_that_the_endpoint_lacks_is_named_as_the_flag_names_it(tmp_path: Path, endpoint: str) -> None:
-    result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=hugh")
+    result = init("corpus.jsonl", "--llm-url", endpoint, "--model", "big", "--model", "large=hugh")
     said = " ".join(result.output.split())
     assert (result.exit_code, "Fix the problem above before you start the service" in said) == (1, True)
     assert "has no model 'hugh'; it has: huge, big" in said
@@ -431,16 +415,14 @@ def test_a_long_path_with_spaces_stands_in_one_line() -> None:
 
 
 def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: Path) -> None:
-    result = init(
-        "corpus.jsonl", "--llm", "openai", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "big"
-    )
+    result = init("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--model", "big")
     assert result.exit_code == 1, "a script does not go on to serve it"
     assert "problem: no language model answers at http://127.0.0.1:9/v1" in result.output
     assert "Wrote armwise.yaml anyway. Fix the problem above before you start the service" in result.output
     assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "big"
 
 
-ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "small")
+ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--model", "small")
 
 
 @pytest.mark.parametrize(
@@ -450,16 +432,16 @@ ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model",
         (("--no-documents",), "--no-documents needs two models to choose from"),
         ((*ENDPOINT, "--no-documents"), "--no-documents: leave out corpus.jsonl"),
         ((*ENDPOINT, "--model", "a=b", "--model", "a=c"), "--model a=c: 'a' is twice the name of a model"),
-        ((*ENDPOINT, "--model", "default=c"), "'default' names the model of `llm`"),
-        (("corpus.jsonl", "--llm", "openai"), "--llm openai needs --llm-url"),
-        (("corpus.jsonl", "--llm", "vllm"), "--llm vllm needs --llm-model"),
+        ((*ENDPOINT, "--model", "default=c"), "--model default=c: 'default' is no name for one"),
+        ((*ENDPOINT, "--model", "=c"), "--model =c: '' is no name for one"),
+        (("corpus.jsonl", "--llm-url", "http://a/v1"), "--llm-url http://a/v1: which model? --model MODEL"),
+        (("corpus.jsonl", "--llm-key-env", "A"), "at which address are the models? --llm-url URL names it"),
         (("corpus.jsonl", "--log-url", "postgresql://a:hidden@b/c"), "--log-url: leave the password out"),
-        (("corpus.jsonl", "--llm-url", "nowhere", "--llm-model", "m"), "llm.base_url"),
+        (("corpus.jsonl", "--llm-url", "nowhere", "--model", "m"), "llm.base_url"),
         (("--source", "corpus.jsonl"), "--source corpus.jsonl: NAME=SOURCE was expected"),
         (("--source", "mine="), "--source mine=: NAME=SOURCE was expected"),
         (("corpus.jsonl", "--source", "Corpus=corpus.jsonl"), "two corpora are called corpus"),
-        (("corpus.jsonl", "--model", "big=b"), "--model big=b: at which address? --llm-url URL names it"),
-        ((*ENDPOINT, "--model", "b"), "--model b: NAME=MODEL was expected"),
+        (("corpus.jsonl", "--model", "a", "--model", "b"), "at which address are the models? --llm-url URL"),
         ((*ENDPOINT, "--model", "large=b,1"), "--model large=b,1: MODEL or MODEL,IN,OUT was expected"),
         ((*ENDPOINT, "--model", "large=b,1,dear"), "MODEL or MODEL,IN,OUT was expected"),
         ((*ENDPOINT, "--model", "large=b,1,-2"), "MODEL or MODEL,IN,OUT was expected"),
@@ -485,9 +467,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize(
-    "words", ["corpus.jsonl", "corpus.jsonl --llm embedded", "--yes corpus.jsonl", "--yes"]
-)
+@pytest.mark.parametrize("words", ["corpus.jsonl", "corpus.jsonl --name mine", "--yes corpus.jsonl", "--yes"])
 def test_nothing_is_asked_with_arguments(words: str) -> None:
     """Scripts that run in a terminal do what they do without one."""
     result = init(*words.split())
