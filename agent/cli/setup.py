@@ -120,8 +120,8 @@ def init(
             "--model",
             metavar="[NAME=]MODEL[,IN,OUT]",
             help="A model of the endpoint, or a GGUF file, such as large=gpt-4o,2.5,10; repeatable. The "
-            "first one is the default. IN and OUT are dollars per million tokens read and written. Leave them out "
-            "if the built-in price list has the model. By default a small one in this process.",
+            "first one is the default. IN and OUT are dollars per million tokens read and written. Leave "
+            "them out if the built-in price list has the model. By default a small one in this process.",
         ),
     ] = [],  # noqa: B006
     no_documents: Annotated[
