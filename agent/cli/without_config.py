@@ -6,12 +6,11 @@ A configuration is generated in the home of the service at each start.
 import hashlib
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
+from armwise.agent.cli.configuration_text import render_config
 from armwise.agent.cli.console import PLAIN, console, errors
 from armwise.agent.cli.options import WRITTEN
 from armwise.agent.cli.serve_config import LaunchError
@@ -41,6 +40,10 @@ class Documents(NamedTuple):
     source: str
 
 
+EXAMPLE = (Documents("library", "stdlib"), Documents("language", "language"))
+"""Two sources that answer different questions: Python's functions and classes, and its language."""
+
+
 def write(
     documents: str | None, llm: str | None, port: int | None, *, replace: bool = False
 ) -> tuple[Path, str]:
@@ -62,16 +65,14 @@ def write(
     model, description = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
     home = _home(corpus)
-    if corpus is not None:
-        text = render_config([corpus], model)
-    else:
-        text = read_bundled(EXAMPLE).replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
-        text = text if model is None else replace_llm(text, model)
-    if port is not None:
-        text = re.sub(r"^  port: \d+$", f"  port: {port}", text, count=1, flags=re.MULTILINE)
+    text = _head(corpus) + render_config(
+        EXAMPLE if corpus is None else [corpus],
+        model,
+        home=f"~/.armwise/{EXAMPLE_NAME if corpus is None else corpus.name}",
+        port=port or 8000,
+    )
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home / FILE
-    text = _head(corpus) + text
     if not replace and (not path.exists() or path.read_text(encoding="utf-8") != text):
         require_unserved(
             home,

@@ -1,16 +1,25 @@
 """Write what is generated from the code, or compare it: `python -m tests.documents [--check]`."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from armwise.agent.cli.configuration_text import SCHEMA, render_config
+from armwise.agent.config import CorpusSpec
 from tests.documents import configuration, defaults, errors, questions, routes, schema, texts
 
 ROOT = Path(__file__).parents[2]
 
 REFERENCE = ROOT / "docs" / "reference"
+
+
+def template() -> str:
+    """Return a configuration to copy, with the path of a checkout and the default home."""
+    text = render_config([CorpusSpec()]).replace(str(SCHEMA), "agent/config/schema.json")
+    return re.sub(r" +# This folder holds the corpus.*\n +home: .*\n", "", text)
 
 
 def generated() -> Iterator[tuple[Path, str]]:
@@ -21,6 +30,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield REFERENCE / "http.md", routes.page()
     yield REFERENCE / "texts.md", texts.page()
     yield ROOT / "agent" / "config" / "schema.json", schema.page()
+    yield ROOT / "agent" / "config" / "template.yaml", template()
     yield Path(__file__).with_name("defaults.yaml"), defaults.page()
     yield questions.QUESTIONS, questions.page()
 

@@ -70,7 +70,8 @@ def test_the_example_is_the_configuration_of_the_checkout_without_its_guides() -
     whole["corpora"].pop("guides")
     whole["arms"] = {name: arm for name, arm in whole["arms"].items() if not name.startswith("guides")}
     whole["warm_start"]["portfolio"]["k"] = 2  # an arm for each source
-    assert args_of(ROOT / "agent/config/example.yaml") == whole
+    path, _ = without_config.write(None, None, None)
+    assert args_of(path) == {**whole, "home": "~/.armwise/example"}
 
 
 def test_documents_get_a_home_of_their_own_and_keep_it(
