@@ -1,7 +1,6 @@
 """Score arms on questions into a matrix: by known answers, by a judge, or by the log.
 
 R@4, nDCG@4, RR@4     the passages, against the supporting passages
-em, f1, acc           the answer that the language model writes from the passages
 contains              whether the passages contain a right answer
 judge                 the passages, graded by the language model
 a metric, or reward   the feedback on the decisions in the log
@@ -31,7 +30,7 @@ from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.lab.jobs import ScoreJob, ScoreReport, score
 from armwise.arms.lab.portfolio import MatrixArms, load_pool, read_matrix, write_matrix
 from armwise.arms.lab.portfolio import pool as portfolio_pool
-from armwise.arms.lab.scoring import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer
+from armwise.arms.lab.scoring import ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
 from armwise.arms.llm import Write
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
@@ -65,8 +64,8 @@ class Scoring(BaseModel):
     )
     measure: str = Field(
         default="R@4",
-        description="A measure of ir-measures, em, f1, acc, contains or judge. For a log: a metric, "
-        "or reward. For labels: one of their scores.",
+        description="A measure of ir-measures, contains or judge. For a log: a metric, or reward. For "
+        "labels: one of their scores, such as em.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
@@ -135,7 +134,7 @@ def _score(settings: Scoring, queries: Path, console: Console, on_progress: Prog
     config = settings.config.resolve_places()
     scorer = choose_scorer(settings)
     specs, backbones = read_arms(config, settings.pool)
-    needed: Needed = "answers" if settings.measure in (*METRICS, CONTAINS) else "gold_ids"
+    needed: Needed = "answers" if settings.measure == CONTAINS else "gold_ids"
     everything = select_questions(
         queries, None if settings.measure == JUDGE else needed, settings.measure, console
     )
@@ -189,21 +188,17 @@ def sample_questions(questions: list[Question], limit: int | None, seed: int) ->
 
 
 def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
-    """Return the factory of the scorer of a measure, which takes a language model."""
-    name, k, answering = settings.measure, settings.k, settings.config.answering
+    """Return the factory of the scorer of a measure, which takes a language model. Raises ScoringError."""
+    name, k, word_budget = settings.measure, settings.k, settings.config.answering.word_budget
     if name in METRICS:
-        return lambda write: AnswerScorer(
-            name,
-            METRICS[name],
-            write,
-            k=k,
-            word_budget=answering.word_budget,
-            max_tokens=answering.max_tokens,
+        raise ScoringError(
+            f"measure {name!r} compares answers: let `armwise lab label` write them, and score its folder "
+            "with --from-labels"
         )
     if name == CONTAINS:
         return lambda _: ContainsScorer(accuracy, k=k)
     if name == JUDGE:
-        return lambda write: JudgeScorer(write, k=k, word_budget=answering.word_budget)
+        return lambda write: JudgeScorer(write, k=k, word_budget=word_budget)
     retrieval = RetrievalScorer(name, k)  # here, so that a wrong name is refused at once
     return lambda _: retrieval
 

@@ -2,11 +2,10 @@
 
 from . import correctness, scorers
 from .correctness import AnswerCorrectness
-from .scorers import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
+from .scorers import ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
 
 __all__ = [
     "AnswerCorrectness",
-    "AnswerScorer",
     "ContainsScorer",
     "JudgeScorer",
     "RetrievalScorer",

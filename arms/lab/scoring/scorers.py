@@ -1,7 +1,6 @@
 """Scorers of rankings.
 
     RetrievalScorer  a measure of ir-measures against the supporting passages: `R@4`, `nDCG@4`, `RR@4`
-    AnswerScorer     the language model answers, a metric compares with the right answers
     ContainsScorer   whether the passages contain a right answer; needs no language model
     JudgeScorer      the language model gives the passages five scores; needs no labels
 
@@ -16,7 +15,7 @@ from typing import Protocol
 
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.corpus import Corpus, CorpusError
-from armwise.arms.llm import GeneratorError, Prompt, Write, judge, prompts
+from armwise.arms.llm import GeneratorError, Write, judge
 from armwise.arms.questions import Question
 
 Ranking = tuple[Passage, ...]
@@ -135,57 +134,6 @@ class RetrievalScorer(Scorer):
         return [values[number] for number in numbers]
 
 
-class AnswerScorer(Scorer):
-    """Scores by the answer that the language model writes from the passages.
-
-    Args:
-        name: Name of the metric.
-        metric: Compares the answer with the right answers.
-        write: Prompts the language model.
-        k: Passages that the language model reads.
-        word_budget: Most words of these passages.
-        max_tokens: Most tokens of the answer.
-        at_once: Rankings that are answered concurrently.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        metric: Metric,
-        write: Write,
-        *,
-        k: int = 4,
-        word_budget: int = 600,
-        max_tokens: int = 64,
-        at_once: int = 4,
-    ) -> None:
-        self.measure = f"{name} of the answer from {k}"
-        self.k = k
-        self.identity = {"k": k, "word budget": word_budget, "max tokens": max_tokens}
-        self._metric = metric
-        self._write = write
-        self._word_budget = word_budget
-        self._max_tokens = max_tokens
-        self._at_once = at_once
-
-    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Refuse questions without a right answer."""
-        del corpus
-        _check_answers(questions, self.measure)
-
-    def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Answer from each ranking, and compare; a score is unknown if the language model fails."""
-
-        def score(ranking: Ranking) -> float:
-            messages = prompts.answer_prompt(
-                [{"role": "user", "content": question.text}], ranking, word_budget=self._word_budget
-            )
-            answer, _ = self._write(Prompt(messages, self._max_tokens))
-            return self._metric(answer, question.answers)
-
-        return _each(score, rankings, self._at_once)
-
-
 class ContainsScorer(Scorer):
     """Scores 1 if the passages contain a right answer, else 0; supporting passages need not be known.
 
@@ -204,7 +152,9 @@ class ContainsScorer(Scorer):
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
         """Refuse questions without a right answer."""
         del corpus
-        _check_answers(questions, self.measure)
+        for question in questions:
+            if not question.answers:
+                raise ScoringError(f"question {question.id!r} has no answers; contains needs one or more")
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Look for the answers in each ranking."""
@@ -237,19 +187,17 @@ class JudgeScorer(Scorer):
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Judge each ranking; a score is unknown if the judge does not write its five scores."""
 
-        def score(ranking: Ranking) -> float:
-            return judge.grade(
-                self._write, judge.FIVE_SCORES, question.text, ranking, word_budget=self._word_budget
-            ).grade.mean
+        def score(ranking: Ranking) -> Score:
+            try:
+                grade = judge.grade(
+                    self._write, judge.FIVE_SCORES, question.text, ranking, word_budget=self._word_budget
+                ).grade
+            except (GeneratorError, ArmError) as error:
+                return Score(math.nan, str(error))
+            return Score(grade.mean)
 
-        return _each(score, rankings, self._at_once)
-
-
-def _check_answers(questions: Sequence[Question], measure: str) -> None:
-    """Refuse questions without a right answer. Raises ScoringError."""
-    for question in questions:
-        if not question.answers:
-            raise ScoringError(f"question {question.id!r} has no answers; {measure} needs one or more")
+        with ThreadPoolExecutor(self._at_once, thread_name_prefix="score") as pool:
+            return list(pool.map(score, rankings))
 
 
 def check_gold(question: Question, corpus: Corpus) -> None:
@@ -277,19 +225,3 @@ def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpu
             raise ScoringError(f"question id {question.id!r} occurs twice")
         ids.add(question.id)
     scorer.check(questions, corpus)
-
-
-def _each(score: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
-    """Score rankings concurrently. Raises ScoringError outside of [0, 1]."""
-
-    def try_score(ranking: Ranking) -> Score:
-        try:
-            value = score(ranking)
-        except (GeneratorError, ArmError) as error:
-            return Score(math.nan, str(error))
-        if not 0.0 <= value <= 1.0:
-            raise ScoringError(f"the metric returned {value}; scores must be in [0, 1]")
-        return Score(value)
-
-    with ThreadPoolExecutor(at_once, thread_name_prefix="score") as pool:
-        return list(pool.map(try_score, rankings))

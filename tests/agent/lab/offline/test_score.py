@@ -98,18 +98,16 @@ def test_configured_arms_are_scored_on_the_corpus(tmp_path: Path, config: AppCon
     assert "(11 of them before)" in scored(tmp_path, config, queries=queries, measure="R@3")
 
 
-def test_a_pool_is_scored_by_answers_of_the_model(tmp_path: Path, config: AppConfig, queries: Path) -> None:
+def test_a_pool_is_scored_by_the_model(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     away = {"kind": "tests.arms.lab.jobs.test_score_job:Away"}
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": {"away": away, "b": {"kind": "bm25"}}}
     path = tmp_path / "pool.yaml"
     path.write_text(yaml.safe_dump({"backbones": {"small": {"model": "hashing:32"}}, "pool": pool}))
-    said = scored(tmp_path, config, queries=queries, measure="em", pool=path, limit=9, seed=1)
+    said = scored(tmp_path, config, queries=queries, measure="judge", pool=path, limit=9, seed=1)
     matrix = read_matrix(tmp_path / "scores")
     assert matrix.arms == ("dense-small", "away", "b")
     assert len({question.id for question in matrix.questions}) == 9
-    right = [question.text == ASKED.format("sea") for question in matrix.questions]
-    assert sum(right) == 1
-    np.testing.assert_array_equal(matrix.scores, [right, [np.nan] * 9, right])
+    np.testing.assert_array_equal(matrix.scores, [[0.5] * 9, [np.nan] * 9, [0.5] * 9])
     assert "9 of 27 scores unknown" in said
     assert "NO SCORE AT ALL: away" in said
     assert "it is away" in said
@@ -199,6 +197,7 @@ def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) 
     ("fields", "error", "message"),
     [
         ({"measure": "recall"}, ScoringError, "measure 'recall'"),
+        ({"measure": "em"}, ScoringError, "'em' compares answers: let `armwise lab label` write them"),
         ({"queries": Path("nowhere.jsonl")}, QuestionsError, r"nowhere\.jsonl"),
         ({"pool": Path("nowhere.yaml")}, portfolio_pool.PoolError, r"nowhere\.yaml: no such file"),
         ({"corpus": "large"}, CorpusError, "no corpus in .*large: run ingest first"),
@@ -223,11 +222,10 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, config: AppConfig, queries: 
         scored(tmp_path, config, queries=queries)
 
 
-@pytest.mark.parametrize("measure", ["judge", "f1"])
-def test_the_model_reads_as_many_words_as_told(tmp_path: Path, config: AppConfig, measure: str) -> None:
+def test_the_judge_reads_as_many_words_as_told(tmp_path: Path, config: AppConfig) -> None:
     short = parse({**config.model_dump(mode="json"), "answering": {"word_budget": 70}})
     settings = Scoring(
-        config=short, queries=tmp_path / "q.jsonl", measure=measure, output=tmp_path / "scores"
+        config=short, queries=tmp_path / "q.jsonl", measure="judge", output=tmp_path / "scores"
     )
     assert choose_scorer(settings)(lambda _: ("", Chunk())).identity["word budget"] == 70
 

@@ -1,5 +1,6 @@
 """A block of a job: what each cell is, what it took, and what its scores follow from."""
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.lab.jobs.job import derive_seed
 from armwise.arms.lab.jobs.score_job import ScoreBlock, ScoreJob, ScoreWorker
-from armwise.arms.lab.scoring import AnswerScorer, RetrievalScorer
+from armwise.arms.lab.scoring import JudgeScorer, RetrievalScorer
 from armwise.arms.llm import LateWriter, Prompt, catalog
 from armwise.arms.llm.catalog import ModelStartError
+from armwise.arms.llm.judge import FiveScores
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
@@ -155,19 +157,16 @@ def test_draws_follow_from_the_question_and_the_seed(corpus: Corpus, tmp_path: P
     assert steps[0] == steps[1] == in_blocks != steps[2]
 
 
-def test_the_language_model_answers_from_the_passages(corpus: Corpus, tmp_path: Path) -> None:
-    replies = {QUESTIONS[0].text: "the Danube", QUESTIONS[1].text: "Haydn"}
+def test_the_language_model_judges_the_passages(corpus: Corpus, tmp_path: Path) -> None:
+    best = json.dumps(dict.fromkeys(FiveScores.model_fields, 5))
     job = make_job(
-        corpus,
-        tmp_path,
-        scorer=lambda write: AnswerScorer("em", lambda answer, golds: float(answer in golds), write),
-        llm=catalog.ScriptedSpec(engine="scripted", replies=replies),
+        corpus, tmp_path, scorer=JudgeScorer, llm=catalog.ScriptedSpec(engine="scripted", default=best)
     )
-    assert ScoreWorker(job).block(0).scores.tolist() == [[1.0] * 6, [0.0] * 6]
+    assert ScoreWorker(job).block(0).scores.tolist() == [[1.0] * 6] * 2
 
 
 def test_what_needs_a_language_model_is_refused_without(corpus: Corpus, tmp_path: Path) -> None:
-    job = make_job(corpus, tmp_path, scorer=lambda write: AnswerScorer("em", lambda *_: 1.0, write))
+    job = make_job(corpus, tmp_path, scorer=JudgeScorer)
     with pytest.raises(
         ModelStartError, match="a language model is needed, but none is configured: set `llm`"
     ):
@@ -228,9 +227,8 @@ def test_the_identity_names_corpus_and_measure(corpus: Corpus, tmp_path: Path) -
 
 def test_the_identity_names_what_the_scorer_says(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path)
-    answers = AnswerScorer("em", lambda *_: 1.0, LateWriter(None), k=3, word_budget=99, max_tokens=8)
-    told = job.identity(answers).items()
-    assert told >= {("k", "3"), ("word budget", "99"), ("max tokens", "8")}
+    told = job.identity(JudgeScorer(LateWriter(None), k=3, word_budget=99)).items()
+    assert told >= {("k", "3"), ("word budget", "99")}
     assert job.identity(RetrievalScorer("RR", 3)) != job.identity(RetrievalScorer("RR", 5))
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from armwise.arms.base import Passage
 from armwise.arms.corpus import Corpus
 from armwise.arms.lab.scoring.scorers import (
-    AnswerScorer,
     ContainsScorer,
     JudgeScorer,
     Ranking,
@@ -69,9 +68,6 @@ def test_what_shapes_the_scores_beside_the_measure_is_told() -> None:
     assert RetrievalScorer("RR", 3).measure == RetrievalScorer("RR", 4).measure
     assert RetrievalScorer("RR", 3).identity == {"k": 3}
     assert RetrievalScorer("R@7", 3).identity == {"k": 7}
-    answers = AnswerScorer("em", exact, Model(""), word_budget=99, max_tokens=8)
-    assert answers.identity == {"k": 4, "word budget": 99, "max tokens": 8}
-    assert AnswerScorer("em", exact, Model("")).identity == {"k": 4, "word budget": 600, "max tokens": 64}
     assert ContainsScorer(exact, k=3).identity == {"k": 3}
     assert JudgeScorer(Model("")).identity == {"k": 4, "word budget": 600}
     assert JudgeScorer(Model(""), k=2, word_budget=99).identity == {"k": 2, "word budget": 99}
@@ -114,12 +110,8 @@ def test_questions_that_cannot_be_scored_are_refused(
         check_questions(questions, RetrievalScorer("R@4"), corpus)
 
 
-def test_an_answer_needs_right_answers_and_a_judge_nothing(corpus: Corpus) -> None:
-    bare = [Question("q", "Which river?")]
-    check_questions(bare, JudgeScorer(Model("")), corpus)
-    with pytest.raises(ScoringError, match="question 'q' has no answers"):
-        check_questions(bare, AnswerScorer("em", exact, Model("")), corpus)
-    check_questions([question()], AnswerScorer("em", exact, Model("")), corpus)
+def test_a_judge_needs_no_answers(corpus: Corpus) -> None:
+    check_questions([Question("q", "Which river?")], JudgeScorer(Model("")), corpus)
 
 
 def exact(answer: str, golds: Sequence[str]) -> float:
@@ -147,28 +139,6 @@ class Model:
                     raise reply
                 return reply, Chunk(finish_reason="stop")
         return self._default, Chunk(finish_reason="stop")
-
-
-def test_an_answer_is_written_and_compared() -> None:
-    model = Model("the Rhine", {"Text of a": "the Danube"})
-    found = values(AnswerScorer("em", exact, model), question(), [["a", "b"], ["b"], []])
-    assert found == [1.0, 0.0, 0.0]
-    assert len(model.prompts) == 3
-    assert all("Which river flows through Vienna?" in prompt for prompt in model.prompts)
-
-
-def test_an_answer_has_its_budgets() -> None:
-    asked: list[Prompt] = []
-
-    def write(prompt: Prompt) -> tuple[str, Chunk]:
-        asked.append(prompt)
-        return "the Danube", Chunk()
-
-    AnswerScorer("em", exact, write, word_budget=4, max_tokens=7).score(question(), [ranking("ab")])
-    (prompt,) = asked
-    assert prompt.max_tokens == 7
-    assert "Text of a." in shown(prompt)
-    assert "Text of b." not in shown(prompt), "two passages of three words are more than four"
 
 
 def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> None:
@@ -201,16 +171,13 @@ def test_the_judge_reads_passages_within_its_budgets() -> None:
 
 
 def test_a_model_that_fails_leaves_a_ranking_unknown() -> None:
-    model = Model("the Danube", {"Text of a": GeneratorError("no room")})
-    failed, right = AnswerScorer("em", exact, model).score(question(), [ranking("a"), ranking("b")])
+    names = ("relevance", "coverage", "accuracy", "ranking", "redundancy")
+    model = Model(
+        "Well.", {"Text of a": GeneratorError("no room"), "Text of b": json.dumps(dict.fromkeys(names, 5))}
+    )
+    failed, right, ungraded = JudgeScorer(model).score(question(), [ranking("a"), ranking("b"), ranking("c")])
     assert math.isnan(failed.value)
     assert failed.problem == "no room"
     assert (right.value, right.problem) == (1.0, "")
-    (ungraded,) = JudgeScorer(Model("Well.")).score(question(), [ranking("a")])
     assert math.isnan(ungraded.value)
     assert "Well." in ungraded.problem
-
-
-def test_a_metric_that_leaves_its_range_is_refused() -> None:
-    with pytest.raises(ScoringError, match="the metric returned 2"):
-        AnswerScorer("twice", lambda *_: 2.0, Model("")).score(question(), [ranking("a")])
