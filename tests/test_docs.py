@@ -63,7 +63,7 @@ def test_every_page_is_linked_from_the_index_or_from_a_page_that_lists_its_folde
 def test_the_example_of_r3ag_trains_it_as_published_on_quality_and_utility() -> None:
     warm_start = load(ROOT / "examples/r3ag.yaml").warm_start
     assert warm_start is not None
-    assert warm_start.scores == {"em", "f1", "judge"}
+    assert warm_start.scores == {"em", "f1", "recall"}
     assert warm_start.router is not None
     assert warm_start.router.utility == R3AG
     (shown,) = (block for block in blocks_of("docs/papers/r3ag.md") if block.language == "yaml")
