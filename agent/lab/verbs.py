@@ -93,9 +93,7 @@ def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
             score_arms(Scoring.model_validate({"config": settings, **given}), console, on_progress)
 
 
-@settings_options(
-    PortfolioSelection, {"scores": ARGUMENT, "output": OUTPUT, "k": K}, without=("delta", "budgets")
-)
+@settings_options(PortfolioSelection, {"scores": ARGUMENT, "output": OUTPUT, "k": K})
 def portfolio(given: dict[str, Any]) -> None:
     """Choose a few arms that complement each other, for `portfolio` of the configuration."""
     with report_errors():
@@ -118,11 +116,10 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     InsertSettings,
     {"outcomes": ARGUMENT, "metrics": "--metric"},
     without=("config", "run", "beside"),
-    text=("metrics", "draws"),
+    text=("metrics",),
     help_texts={
         "outcomes": "Outcomes from `armwise lab label`, or a matrix from `armwise lab score`.",
         "metrics": "declared=score, such as answer_correct=em; repeatable.",
-        "draws": "Arms to draw per question; by default all.",
     },
 )
 def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
@@ -137,8 +134,6 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """
     with report_errors():
         given["metrics"] = unique("--metric", map(parse_renaming, given["metrics"]))
-        if given.get("draws") == "all":
-            del given["draws"]
         settings = InsertSettings.model_validate({"config": open_config(config), **given})
         with progress() as on_progress:
             insert_labels(settings, console, on_progress)

@@ -11,6 +11,7 @@ from .labelled_data import join_outcomes, read_labelled, read_place, read_questi
 from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
 from .router_features import (
     ObservedFeatures,
+    embed_questions,
     measure_fit,
     observe_features,
     relevance_of_others,
@@ -41,6 +42,7 @@ __all__ = [
     "Training",
     "cascade_spec",
     "cost_curve",
+    "embed_questions",
     "evaluate_model",
     "fit_logged_threshold",
     "fit_threshold",

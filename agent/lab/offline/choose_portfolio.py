@@ -46,8 +46,12 @@ from armwise.arms.lab.portfolio import (
 from armwise.arms.retrievers import ArmGraph
 from armwise.arms.suggestions import did_you_mean, matches
 
-TOLERABLE = 0.05
-"""Error of a mean score for which the number of questions needed is reported."""
+TOLERABLE, DELTA = 0.05, 0.05
+"""Error of a mean score for which the number of questions needed is reported, and the probability that the
+sample bound does not hold."""
+
+BUDGETS = 8
+"""Points in the plot of value against budget."""
 
 YAML, FIGURES, PICTURE = "portfolio.yaml", "portfolio.json", "portfolio.png"
 
@@ -97,12 +101,6 @@ class PortfolioSelection(BaseModel):
         description="Splits of the questions. The first gives the portfolio, all of them its spread.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the splits and of the bootstrap.")
-    delta: float = Field(
-        default=0.05, gt=0, lt=1, description="Probability that the sample bound does not hold."
-    )
-    budgets: int = Field(
-        default=8, ge=0, description="Points in the plot of value against budget; 0 leaves it out."
-    )
     output: Path = Field(
         default=Path("portfolio"), description="Folder for arms, figures and plot. Earlier ones are replaced."
     )
@@ -365,7 +363,7 @@ def _report(
         },
         cost=pool.cost,
         spent=None if pool.costs is None else math.fsum(pool.costs[list(picks)]),
-        budgets=by_budget(pool, choice, settings.budgets, settings.budget or 0.0, _start(pool, settings)),
+        budgets=by_budget(pool, choice, settings.budget or 0.0, _start(pool, settings)),
         bound=_bound_score(pool, settings, choice) if pool.whole else None,
         known=_count_known(pool, choice),
         splits=(held_out,),
@@ -377,14 +375,14 @@ def _bound_score(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoi
     most = settings.k
     if settings.budget is not None and pool.costs is not None:
         most = selection.affordable(pool.costs, settings.budget)
-    (n_arms, n), delta, factor = choice.chosen.shape, settings.delta, choice.portfolio.guarantee
+    (n_arms, n), factor = choice.chosen.shape, choice.portfolio.guarantee
     return ScoreBound(
         factor=factor,
-        error=selection.sample_error(n, most, n_arms, delta, factor),
-        delta=delta,
+        error=selection.sample_error(n, most, n_arms, DELTA, factor),
+        delta=DELTA,
         questions=n,
         tolerable=TOLERABLE,
-        needed=selection.sample_size(TOLERABLE, most, n_arms, delta, factor),
+        needed=selection.sample_size(TOLERABLE, most, n_arms, DELTA, factor),
     )
 
 
@@ -494,19 +492,16 @@ def _fill_budget(
     return portfolio, tuple(average)
 
 
-def by_budget(
-    pool: Pool, choice: PortfolioChoice, points: int, most: float, start: Sequence[int]
-) -> tuple[Budgeted, ...]:
+def by_budget(pool: Pool, choice: PortfolioChoice, most: float, start: Sequence[int]) -> tuple[Budgeted, ...]:
     """Choose again for a range of budgets, from the smallest useful one.
 
     Args:
         pool: The arms.
         choice: The choice to compare with; the last budget is at least its cost.
-        points: Number of budgets; duplicates are left out.
         most: The last budget; raised if it is too small.
         start: Arms that must be chosen.
     """
-    if pool.costs is None or not points:
+    if pool.costs is None:
         return ()
     paid = pool.costs[(pool.costs > 0.0) & (choice.chosen.max(axis=1) > 0.0)]
     if not len(paid):
@@ -514,7 +509,7 @@ def by_budget(
     least = max(float(paid.min()), math.fsum(pool.costs[list(start)]))
     most = max(most, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
     budgeted = []
-    for budget in np.unique(np.geomspace(least, most, points)).tolist():
+    for budget in np.unique(np.geomspace(least, most, BUDGETS)).tolist():
         portfolio, average = _fill_budget(choice.chosen, pool.costs, budget, start)
         budgeted.append(
             Budgeted(

@@ -117,7 +117,7 @@ def observe_features(
     if stage is not Stage.QUESTION and not any(ids for row in rankings for ids in row):
         raise RouterError("the router reads what was retrieved; the outcomes have no passages")
     texts = tuple(question.text for question in outcomes.questions)
-    embedding = _embed(texts, config.backbones[backbone], on_progress)
+    embedding = embed_questions(texts, config.backbones[backbone], on_progress)
     features = Features(
         outcomes.arms, texts, router_features.QUESTION, router_features.build_question_table(texts), embedding
     )
@@ -174,7 +174,7 @@ def measure_fit(
     if spec.backbone == backbone:
         vectors = [*features.embedding]
     elif spec.backbone is not None:
-        vectors = [*_embed(features.texts, config.backbones[spec.backbone], on_progress)]
+        vectors = [*embed_questions(features.texts, config.backbones[spec.backbone], on_progress)]
     fits = [similarities(known, text, vector) for text, vector in zip(features.texts, vectors, strict=True)]
     return router_features.build_fit(fits, features.arms)
 
@@ -199,9 +199,10 @@ def sample_profiles(config: AppConfig, on_progress: Progress) -> Profiles:
     return read_profiles(config.arms, spec, have)
 
 
-def _embed(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:
+def embed_questions(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:
+    """Return the unit vectors of questions, shape (n_questions, dim). Raises ModelNotFoundError."""
     embedder = build_embedder(backbone)
-    blocks = []
+    blocks = [np.empty((0, embedder.dim), dtype=np.float32)]
     for start in range(0, len(texts), BLOCK):
         blocks.append(embedder.encode_queries(texts[start : start + BLOCK]))
         on_progress("embedding questions", min(start + BLOCK, len(texts)), len(texts))

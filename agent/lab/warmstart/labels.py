@@ -48,6 +48,7 @@ from rich.table import Table
 from armwise.agent.config import AppConfig
 from armwise.agent.config.warm_start import QUESTION_LINE
 from armwise.agent.lab.offline import (
+    embed_questions,
     measure_fit,
     observe_features,
     read_place,
@@ -56,7 +57,6 @@ from armwise.agent.lab.offline import (
     select_arms,
 )
 from armwise.agent.lab.routers import utilities, validation
-from armwise.agent.lab.simulation import shuffle
 from armwise.agent.routers import (
     Features,
     RouterError,
@@ -70,11 +70,9 @@ from armwise.agent.routers import (
 from armwise.agent.serving import arm_infos
 from armwise.agent.turn import Embeddings, build_context
 from armwise.arms.base import Progress
-from armwise.arms.lab.jobs import derive_seed
 from armwise.arms.lab.portfolio import Outcomes
-from armwise.arms.models import build_embedder, digest_backbone
+from armwise.arms.models import digest_backbone
 from armwise.arms.profile import NO_PROFILES, Profiles
-from armwise.arms.questions import Question
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.drift import record_warm_start
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Status
@@ -97,9 +95,6 @@ OF_RUN = "."
 
 BATCH = 64
 """Labels per commit; a service on the same log may have to wait for a commit."""
-
-EMBEDDING_BATCH = 256
-"""Questions embedded in one batch."""
 
 
 class WarmStartError(ValueError):
@@ -136,8 +131,6 @@ def choose_labels(
     rule: RewardRule,
     metrics: Mapping[str, str],
     arms: Sequence[str],
-    *,
-    draws: int | None = None,
     seed: int = 0,
 ) -> LabelDecisions:
     """Choose the cells that become decisions, and their order.
@@ -150,8 +143,7 @@ def choose_labels(
         rule: Declares the metrics and the prices.
         metrics: Maps at least one declared metric to the score that is its value.
         arms: The actions; actions without labels, and labels of other arms, are skipped.
-        draws: Arms to draw on each question, without replacement; None: all.
-        seed: Seed that shuffles the questions and, with the id of a question, draws its arms.
+        seed: Seed of the order.
 
     Raises:
         RewardError: A metric is undeclared, or a value is out of its range.
@@ -184,7 +176,7 @@ def choose_labels(
         why = ", ".join(f"{n:,} {reason}" for reason, n in left_out.items())
         do = "; ".join(remedy for unknown, remedy in remedies if unknown.any())
         raise WarmStartError(f"no label of {', '.join(labelled)} is left: {why}" + (f"; {do}" if do else ""))
-    cells = np.argwhere(_draw_cells(is_known, outcomes.questions, draws, seed))
+    cells = np.argwhere(is_known)
     order = np.random.default_rng(seed).permutation(len(cells))  # mixes the arms
     return LabelDecisions(outcomes, labelled, columns, values, costs, is_known, cells[order], left_out)
 
@@ -213,19 +205,6 @@ def _read_cost(outcomes: Outcomes, name: str) -> Floats:
     """Return a cost; all NaN if it was not measured."""
     shape = len(outcomes.questions), len(outcomes.arms)
     return outcomes.costs.get(name, np.full(shape, np.nan))
-
-
-def _draw_cells(
-    is_known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
-) -> NDArray[np.bool_]:
-    """Draw known cells, by default all; the cells of fewer draws are among those of more."""
-    drawn = np.zeros_like(is_known)
-    for row, question in enumerate(questions):
-        order = np.random.default_rng(derive_seed(seed, question.id)).permutation(
-            np.flatnonzero(is_known[row])
-        )
-        drawn[row, order[:draws]] = True
-    return drawn
 
 
 def turns(
@@ -319,15 +298,12 @@ def label_decisions(
     rule: RewardRule,
     metrics: Mapping[str, str],
     arms: Sequence[str],
-    *,
-    draws: int | None = None,
-    seed: int = 0,
 ) -> Iterator[tuple[Decision, float]]:
     """Yield labels as a learner reads them from the log, for `policy.learn`.
 
     `contexts` has the context of each question; the other arguments are those of `choose_labels`.
     """
-    labels = choose_labels(outcomes, rule, metrics, arms, draws=draws, seed=seed)
+    labels = choose_labels(outcomes, rule, metrics, arms)
     return (
         (turn.decision, compute_reward(turn, rule)) for turn in turns(labels, contexts, clock=lambda: 0.0)
     )
@@ -494,9 +470,7 @@ class InsertSettings(BaseModel):
         f"{QUESTION_LINE}.",
     )
     metrics: dict[str, str] = Field(min_length=1, description="Score to use for each declared metric.")
-    limit: int | None = Field(default=None, ge=1, description="Insert this many of the shuffled questions.")
-    draws: int | None = Field(default=None, ge=1, description="Arms to draw per question; null for all.")
-    seed: int = Field(default=0, ge=0, description="Seed that samples and shuffles questions and draws arms.")
+    seed: int = Field(default=0, ge=0, description="Seed that shuffles the labels.")
     dry_run: bool = Field(default=False, description="Report what would be inserted, without inserting it.")
     run: int | None = Field(
         default=None,
@@ -534,14 +508,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         )
         if scored is not None:
             outcomes = scored.outcomes
-        labels = choose_labels(
-            outcomes,
-            config.reward,
-            settings.metrics,
-            list(config.actions),
-            draws=settings.draws,
-            seed=settings.seed,
-        )
+        labels = choose_labels(outcomes, config.reward, settings.metrics, list(config.actions), settings.seed)
         texts = [question.text for question in outcomes.questions]
         profiles = sample_profiles(config.resolve_places(), on_progress)
         contexts = make_contexts(config, texts, on_progress, scored, profiles)
@@ -652,13 +619,7 @@ def _embed(
     """Return the embedding of each question, reused from the router if the backbone is the same."""
     if scored is not None and scored.backbone == backbone:
         return [{backbone: vector} for vector in scored.embedding]
-    embedder = build_embedder(config.backbones[backbone])
-    embeddings: list[Embeddings] = []
-    for first in range(0, len(texts), EMBEDDING_BATCH):
-        some = texts[first : first + EMBEDDING_BATCH]
-        embeddings += [{backbone: vector} for vector in embedder.encode_queries(some)]
-        on_progress("embedding questions", len(embeddings), len(texts))
-    return embeddings
+    return [{backbone: vector} for vector in embed_questions(texts, config.backbones[backbone], on_progress)]
 
 
 def _outcomes(settings: InsertSettings, config: AppConfig, console: Console) -> Outcomes:
@@ -674,7 +635,7 @@ def _outcomes(settings: InsertSettings, config: AppConfig, console: Console) -> 
             raise WarmStartError(f"{path} has no question of {settings.queries}")
         if left_out := len(outcomes.questions) - len(rows):
             console.print(f"{left_out:,} questions are left out: {settings.queries} does not name them")
-    return outcomes.only(shuffle(rows, settings.seed)[: settings.limit])
+    return outcomes.only(rows)
 
 
 def _print_summary(

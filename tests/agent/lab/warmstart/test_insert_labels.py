@@ -155,22 +155,6 @@ def test_labels_of_two_arms_with_the_same_outcome_are_two() -> None:
     assert len({label.decision.id for label in entered(outcomes)}) == 3
 
 
-@pytest.mark.slow
-def test_fewer_draws_are_uniform_follow_from_the_question_and_are_among_those_of_more() -> None:
-    outcomes = told({"em": np.zeros((1500, 3))})
-    one, two = (entered(outcomes, draws=n, seed=3) for n in (1, 2))
-    assert (len(one), len(two)) == (1500, 3000)
-    assert {label.decision.id for label in one} < {label.decision.id for label in two}
-    assert {label.decision.propensity for label in [*one, *two]} == {1 / 3}
-    drawn = [label.decision.drawn for label in one]
-    assert all(450 < drawn.count(arm) < 550 for arm in ARMS)  # 500, and 18 is a standard deviation
-    some = {label.decision.id for label in entered(outcomes.only(range(0, 1500, 7)), draws=1, seed=3)}
-    assert some < {label.decision.id for label in one}
-    assert {label.decision.id for label in entered(outcomes, draws=9)} == {
-        label.decision.id for label in entered(outcomes)
-    }
-
-
 def test_the_seed_gives_the_order_in_which_no_arm_comes_in_a_block() -> None:
     outcomes = told({"em": np.zeros((100, 3))})
     ids, others = ([label.decision.id for label in entered(outcomes, seed=seed)] for seed in (0, 1))
@@ -361,7 +345,7 @@ def test_labels_are_entered_once(config: AppConfig, store: Store, tmp_path: Path
     before = store.counts()
     assert (before["decisions"], before["executions"], before["feedback"]) == (90, 90, 90)
     assert "90 labels of 3 arms on 30 questions: 0 new, 90 in the log before" in warmed(config, path)
-    assert "60 labels of 3 arms on 30 questions: 0 new" in warmed(config, path, seed=9, draws=2)
+    assert "90 labels of 3 arms on 30 questions: 0 new" in warmed(config, path, seed=9)
     assert store.counts() == before
     more = outcomes_file(tmp_path, 30, [*ARMS, "rrf"])
     assert "0 new, 90 in the log before" in warmed(config, more), "an arm more leaves the others as they are"
@@ -566,7 +550,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
 async def test_a_label_is_described_as_the_service_describes_its_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("armwise.agent.lab.warmstart.labels.EMBEDDING_BATCH", 2)
+    monkeypatch.setattr("armwise.agent.lab.offline.router_features.BLOCK", 2)
     features = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, features=features).running() as service:
         reply = await look_up(service, model="auto")
@@ -655,7 +639,6 @@ def test_only_wanted_questions_are_entered(config: AppConfig, store: Store, tmp_
     said = warmed(config, path, queries=queries)
     assert "9 labels of 3 arms on 3 questions" in said
     assert "27 questions are left out" in said
-    assert "6 labels of 3 arms on 2 questions: 0 new" in warmed(config, path, queries=queries, limit=2)
     assert store.counts()["decisions"] == 9
 
 
@@ -682,12 +665,9 @@ def test_the_verb_enters_labels_and_says_so(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": {**CONFIG, "home": str(tmp_path / "home")}}]}))
     words = ["lab", "enter-labels", str(outcomes_file(tmp_path)), "--metric", "right=em", "-c", str(path)]
-    result = CliRunner().invoke(app, [*words, "--draws", "2", "--limit", "10"])
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert "20 labels of 3 arms on 10 questions: 20 new" in result.output
+    assert "90 labels of 3 arms on 30 questions: 90 new" in result.output
     result = CliRunner().invoke(app, [*words, "--metric", "right=acc"])
     assert result.exit_code == 2
     assert "--metric right is given twice: with em and with acc" in result.output
-    result = CliRunner().invoke(app, [*words, "--draws", "two"])
-    assert result.exit_code == 2
-    assert "draws: Input should be a valid integer" in result.output
