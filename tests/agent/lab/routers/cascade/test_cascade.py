@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,9 @@ def answered(other: World) -> Outcomes:
 def test_the_intervals_of_a_validation_are_those_of_the_questions(made: cascade.Cascade) -> None:
     other, rng = World(seed=3), np.random.default_rng(5)
     other.right = np.where(rng.uniform(size=(N, 3)) < 0.3, 1.0 - other.right, other.right)
+    first, last = made.models
+    never: Any = SimpleNamespace(scores=lambda features: np.full((len(features), 1), -1.0))
+    made = replace(made, models=(replace(first, gain=never), last))  # which loses something
     labels = other.labels(0.1)
     found = cascade.validate_cascade(made, labels, answered(other), resamples=4000, seed=1)
     walk, row = made.walk(made.features(labels)), np.arange(N)
