@@ -217,24 +217,6 @@ class Arm(Protocol):
         ...
 
 
-class NoRetrieval:
-    """The arm without retrieval: the model answers from its own knowledge.
-
-    >>> NoRetrieval("none").search(Query("2 + 2?"), k=4) == Retrieval(steps=0)
-    True
-    """
-
-    backbones: frozenset[str] = frozenset()
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def search(self, query: Query, k: int) -> Retrieval:
-        """Return an empty retrieval."""
-        del query, k
-        return Retrieval(steps=0)
-
-
 Progress = Callable[[str, int, int | None], None]
 """Progress callback: the stage, the amount that is done, and the total (None if unknown)."""
 

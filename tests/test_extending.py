@@ -12,8 +12,9 @@ import pytest
 
 from armwise.agent.config import StepSpec
 from armwise.agent.routers import ROUTERS
+from armwise.arms import Query
 from armwise.arms.corpus import ingest
-from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, build_arm
+from armwise.arms.retrievers import ArmGraph, ArmSpec, ArmSpecError, Resources, build_arm
 from tests import contracts, router_contracts
 from tests.agent.asking import look_up
 from tests.agent.fakes import Service
@@ -46,6 +47,19 @@ def test_the_arm_can_be_named_by_its_import_path(page: Callable[[str], Any], tmp
     built = build_arm("glossary", Resources(corpus, tmp_path, {}, {"glossary": spec}))
     found = built.search(arm.Query("What is heap sort?"), 1)
     assert [passage.id for passage in found.passages] == ["heap sort"]
+
+
+def test_a_kind_reads_its_settings_and_its_corpus(page: Callable[[str], Any], tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "b"}\n{"id": "c", "text": "d"}\n')
+    corpus = ingest(tmp_path / "corpus.jsonl", tmp_path / "corpus")
+    kind = f"{page('arm').__name__}:FirstArm"
+    specs = {"first": ArmSpec(kind=kind, params={"most": 1}), "wrong": ArmSpec(kind=kind, params={"most": 0})}
+    found = build_arm("first", Resources(corpus, tmp_path, {}, specs)).search(Query("Which?"), 4)
+    assert [passage.id for passage in found.passages] == ["a"]
+    assert ArmGraph(specs).is_light("first")
+    assert ArmGraph(specs).is_versioned("first")
+    with pytest.raises(ArmSpecError, match="most: Input should be greater than or equal to 1, got 0"):
+        ArmGraph(specs).validate([])
 
 
 def test_an_arm_is_light_only_where_its_class_says_so(page: Callable[[str], Any]) -> None:

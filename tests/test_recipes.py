@@ -107,11 +107,14 @@ def code_of(page: str) -> str:
 
 ARM = '''"""The first passages of the corpus, whatever is asked."""
 
+from typing import ClassVar, Self
+
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.corpus import Corpus
-from armwise.arms.retrievers.kind import Kind, make_version_reader
+from armwise.arms.retrievers.kind import Kind, Members, Resources
 
 
 class FirstParams(BaseModel):
@@ -122,33 +125,30 @@ class FirstParams(BaseModel):
     most: int = Field(ge=1, le=100, description="Passages that are returned at most.")
 
 
-class FirstArm:
-    """Return the first passages that the caller may see."""
+class FirstArm(Kind[FirstParams]):
+    """Returns the first passages of the corpus."""
 
-    backbones: frozenset[str] = frozenset()
+    kind = "first"
+    params = FirstParams
+    example: ClassVar = {"most": 3}
+    light = filters = searches_corpus = True
 
     def __init__(self, name: str, params: FirstParams, corpus: Corpus) -> None:
         self.name, self._params, self._corpus = name, params, corpus
 
+    @classmethod
+    @override
+    def build(cls, name: str, params: FirstParams, have: Resources, member: Members) -> Self:
+        return cls(name, params, have.corpus)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return at most `k` passages, by id."""
+        """Return at most `k` passages that the caller may see, by id."""
         mask = self._corpus.find_permitted(query)
         positions = [at for at in range(len(self._corpus)) if mask is None or mask[at]]
         passages = self._corpus.passages(positions[: min(k, self._params.most)])
         found = (passage.replace_score(1.0) for passage in passages)
         return Retrieval(tuple(sorted(found, key=lambda one: one.id)))
-
-
-KIND = Kind(
-    "first",
-    "returns the first passages of the corpus",
-    FirstParams,
-    lambda name, params, have, _: FirstArm(name, params, have.corpus),
-    light=True,
-    filters=True,
-    version=make_version_reader,
-    example={"most": 3},
-)
 '''
 
 ESTIMATOR = """@estimator(

@@ -59,7 +59,7 @@ def _is_quick(name: str, graph: ArmGraph) -> bool:
 
 def _reads_model(name: str, graph: ArmGraph) -> bool:
     parts = map(graph.resolve, graph.closure(name))
-    return any(kind.models(params) or kind.backbones(params) for kind, params in parts)
+    return any(kind.models(params) or kind.encoders(params) for kind, params in parts)
 
 
 def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:

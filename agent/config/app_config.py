@@ -39,7 +39,7 @@ from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.relative_paths import FOLDER, InFolder, LocalName
-from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, catalog
+from armwise.arms.retrievers import ArmGraph, ArmSpec, ExternalArm, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.budget import Budget
 from armwise.feedback.drift import DriftSpec
@@ -337,9 +337,9 @@ class AppConfig(BaseModel):
             if backbone is not None and backbone not in self.backbones:
                 hint = did_you_mean(backbone, self.backbones)
                 raise ValueError(f"features.{name}.backbone {backbone!r} is not declared{hint}")
-        kinds = {spec.kind == EXTERNAL.name for spec in self.actions.values()}
+        kinds = {spec.kind == ExternalArm.kind for spec in self.actions.values()}
         if len(kinds) > 1:
-            some = next(name for name, spec in self.actions.items() if spec.kind == EXTERNAL.name)
+            some = next(name for name, spec in self.actions.items() if spec.kind == ExternalArm.kind)
             raise ValueError(
                 f"arm {some!r} is external, so its caller carries it out: it can only be combined with "
                 "external arms"
@@ -587,7 +587,7 @@ class AppConfig(BaseModel):
     @property
     def external(self) -> bool:
         """Whether the arms belong to another system, and callers carry decisions out."""
-        return all(spec.kind == EXTERNAL.name for spec in self.actions.values())
+        return all(spec.kind == ExternalArm.kind for spec in self.actions.values())
 
     @property
     def models(self) -> dict[str, LlmSpec]:

@@ -26,7 +26,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.demo.page import render
 from armwise.agent.demo.story import Narrator, Story
 from armwise.agent.demo.world import LARGE, SMALL, USD_PER_KILOTOKEN, World
-from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
+from armwise.arms.retrievers import BM25Arm, BM25Params, NoRetrieval, Resources
 
 CONFIG, LOG, PAGE, HOME = "serve_config.yaml", "service.log", "index.html", "home"
 """What the demo writes into its folder."""
@@ -140,7 +140,9 @@ def _open_world(config: AppConfig, seed: int) -> World:
     """Open the corpora and the index that the service has built."""
     library, language = (source.open() for source in config.corpus_sources)
     params = BM25Params.model_validate(config.arms["reference"].params)
-    reference = BM25Arm.open("reference", language, config.indexes_path, params)
+    reference = BM25Arm.build(
+        "reference", params, Resources(language, config.indexes_path, {}, {}), NoRetrieval
+    )
     passages = [corpus.passages(range(len(corpus))) for corpus in (library, language)]
     return World(passages[0], passages[1], reference, seed)
 

@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.arms.base import ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.deployments import retrieval_cache, spans
 from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, digest_arm
 from armwise.arms.deployments.embedders import Embedders
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.profile import Profiles, ProfileSpec
-from armwise.arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmGraph, is_settled
+from armwise.arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmGraph, NoRetrieval, is_settled
 from armwise.arms.suggestions import did_you_mean
 
 VERSION_S = 10.0

@@ -3,6 +3,7 @@
 import importlib
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -13,6 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from typing_extensions import override
 
 from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
@@ -269,34 +271,73 @@ class ServerParams(EngineParams):
         return self
 
 
-class EngineArm:
-    """Search a collection, by words, by vectors or by both.
+class EngineArm(Kind[P]):
+    """The base of arms over a search engine: by words, by vectors or by both.
 
     A hybrid search fuses the two rankings of the engine by reciprocal ranks, the same for all engines.
 
     Attributes:
-        params: Parameters of the arm.
         collection: The collection that it searches.
+        backbone: Name of the encoder of the collection's vectors; None: it has none.
     """
 
-    def __init__(self, name: str, params: EngineParams, collection: Collection) -> None:
+    filters = holds_corpus = True
+
+    def __init__(self, name: str, params: P, collection: Collection) -> None:
         self.name = name
-        self.backbones = frozenset(_embeds(params))
-        self.params = params
+        self.backbones = frozenset(self.embeds(params))
+        self.backbone = params.backbone
         self.collection = collection
+        self._params = params
         self._version = CollectionVersion(collection)
+
+    @staticmethod
+    @abstractmethod
+    def open(params: P, wait_s: float) -> Collection:
+        """Open a collection, which connects on first use and waits for so long. Raises ArmBuildError."""
+
+    @classmethod
+    @override
+    def embeds(cls, params: P) -> tuple[str, ...]:
+        return () if params.mode == "lexical" else cls.encoders(params)
+
+    @classmethod
+    @override
+    def version_reader(cls, params: P, have: Resources) -> ReadVersion:
+        opened = cls._open_shared(params, have)
+        collection_version = have.share(("version", opened), lambda: CollectionVersion(opened))
+
+        def read(fresh: bool) -> str | None:
+            try:
+                return collection_version(fresh)
+            except Exception as error:  # of a client that is not ours
+                raise ArmError(format_error(error)) from error
+
+        return read
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: P, have: Resources, member: Members) -> Self:
+        return cls(name, params, cls._open_shared(params, have))
+
+    @classmethod
+    def _open_shared(cls, params: P, have: Resources) -> Collection:
+        """Return the collection shared by arms of this kind whose settings differ only in mode."""
+        shared = params.model_copy(update={"mode": "lexical"})
+        return have.share(("collection", cls, have.wait_s, shared), lambda: cls.open(shared, have.wait_s))
 
     @property
     def version(self) -> str:
         """Version of the collection, up to `VERSION_S` seconds old; empty: it is not filled."""
         return self.ask_collection(lambda: self._version(False)) or ""
 
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` best passages; a text without words or a vector of zeros finds none.
 
         Raises MissingEmbeddingError, ArmError.
         """
-        params = self.params
+        params = self._params
         n = max(k, DEPTH) if params.mode == "hybrid" else k
         rankings: list[tuple[Passage, ...]] = []
         if params.mode != "dense":
@@ -331,7 +372,7 @@ class EngineArm:
         except ArmError as error:
             raise type(error)(f"arm {self.name!r}: {error}") from error
         except Exception as error:  # of a client that is not ours
-            way = proxies.describe_way(getattr(self.params, "url", None) or "")
+            way = proxies.describe_way(getattr(self._params, "url", None) or "")
             raise ArmError(f"arm {self.name!r}: {format_error(error)}{way}") from error
 
 
@@ -358,59 +399,3 @@ def client(module: str, engine: str) -> ModuleType:
         raise ArmBuildError(
             f"the client of {engine} is not installed ({error}): {install_command([module])}"
         ) from error
-
-
-def open_shared(params: P, have: Resources, make: Callable[[P, float], Collection]) -> Collection:
-    """Return the collection shared by arms of a kind whose parameters differ only in mode."""
-    shared_params = params.model_copy(update={"mode": "lexical"})
-    # `make` is in the key, as two kinds may have one class of parameters
-    return have.share(
-        ("collection", make, have.wait_s, shared_params), lambda: make(shared_params, have.wait_s)
-    )
-
-
-def engine_kind(
-    name: str, title: str, params: type[P], make: Callable[[P, float], Collection], place: Mapping[str, Any]
-) -> Kind[P]:
-    """Return the kind of the arms of an engine.
-
-    Args:
-        name: Name of the kind.
-        title: Name of the engine.
-        params: Class of the parameters.
-        make: Opens a collection, which connects on first use and waits for so many seconds. Raises
-            ArmBuildError.
-        place: Parameters with the place of an engine, for the example.
-    """
-
-    def version(arm_params: P, have: Resources) -> ReadVersion:
-        opened = open_shared(arm_params, have, make)
-        collection_version = have.share(("version", opened), lambda: CollectionVersion(opened))
-
-        def read(fresh: bool) -> str | None:
-            try:
-                return collection_version(fresh)
-            except Exception as error:  # of a client that is not ours
-                raise ArmError(format_error(error)) from error
-
-        return read
-
-    def build(arm: str, arm_params: P, have: Resources, _: Members) -> EngineArm:
-        return EngineArm(arm, arm_params, open_shared(arm_params, have, make))
-
-    return Kind(
-        name,
-        f"searches a collection of [{title}](engines.md)",
-        params,
-        build,
-        backbones=lambda arm_params: () if arm_params.backbone is None else (arm_params.backbone,),
-        embeds=_embeds,
-        filters=True,
-        holds_corpus=True,
-        version=version,
-        example={"collection": "passages", **place},
-    )
-
-
-def _embeds(params: EngineParams) -> tuple[str, ...]:
-    return () if params.mode == "lexical" or params.backbone is None else (params.backbone,)

@@ -10,7 +10,7 @@ from collections.abc import Collection as Several
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import orjson
@@ -117,21 +117,20 @@ def ingest(
     return IngestReport(version, written, deleted)
 
 
-def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> IngestReport:
+def fill_arm(arm: EngineArm[Any], have: Resources, progress: Progress | None = None) -> IngestReport:
     """Make the collection of an arm hold the corpus alone. Raises ArmError, ModelNotFoundError."""
     embedded = None
-    if arm.params.backbone is not None:
-        backbone = have.backbones[arm.params.backbone]
+    if arm.backbone is not None:
+        backbone = have.backbones[arm.backbone]
         kept = Vectors.locate(have.corpus, have.indexes, backbone)
         kept.prepare(have.corpus, backbone, progress)
         embedded = Embedded(str(kept.identity["model"]), kept.read())
     return arm.ask_collection(lambda: ingest(have.corpus, arm.collection, embedded, progress))
 
 
-def current_version(arm: EngineArm, have: Resources) -> str:
+def current_version(arm: EngineArm[Any], have: Resources) -> str:
     """Return the version that the collection of an arm has once it holds the corpus."""
-    backbone = arm.params.backbone
-    model = "" if backbone is None else digest_backbone(have.backbones[backbone])
+    model = "" if arm.backbone is None else digest_backbone(have.backbones[arm.backbone])
     return compute_version(have.corpus, model, row_format(arm.collection))
 
 
@@ -184,10 +183,10 @@ def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
     return arm.version, arm.version == current_version(arm, arm_resources)
 
 
-def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
+def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm[Any]:
     """Build an arm over a collection to fill or to examine it, free of charge."""
     free = {**resources.specs, name: spec.model_copy(update={"usd": 0.0})}
-    return cast(EngineArm, build_arm(name, replace(resources, specs=free)))
+    return cast(EngineArm[Any], build_arm(name, replace(resources, specs=free)))
 
 
 def compute_version(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:

@@ -5,7 +5,7 @@ Source: the reference of each REST API: Create index, Put mapping, Bulk, Multi-g
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import httpx
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
-from armwise.arms.engines.collection import FIELDS, FillState, Row, ServerParams, engine_kind, read_passage
+from armwise.arms.engines.collection import FIELDS, EngineArm, FillState, Row, ServerParams, read_passage
 from armwise.arms.engines.conditions import FactsDialect, build_condition
 from armwise.arms.retrievers.remote import REFUSED, HttpArm, HttpParams, RemoteResponse
 
@@ -271,8 +271,19 @@ class ElasticIndex(Index):
         return {"type": "dense_vector", "dims": dim, "index": True, "similarity": "cosine"}, {}
 
 
-ADDRESS = {"url": "https://search.example:9200"}
+class OpenSearchArm(EngineArm[SearchServerParams]):
+    """Searches a collection of [OpenSearch](engines.md)."""
 
-OPENSEARCH = engine_kind("opensearch", "OpenSearch", SearchServerParams, Index, ADDRESS)
+    kind = "opensearch"
+    params = SearchServerParams
+    example: ClassVar = {"collection": "passages", "url": "https://search.example:9200"}
+    open = Index
 
-ELASTICSEARCH = engine_kind("elasticsearch", "Elasticsearch", SearchServerParams, ElasticIndex, ADDRESS)
+
+class ElasticsearchArm(EngineArm[SearchServerParams]):
+    """Searches a collection of [Elasticsearch](engines.md)."""
+
+    kind = "elasticsearch"
+    params = SearchServerParams
+    example: ClassVar = {"collection": "passages", "url": "https://search.example:9200"}
+    open = ElasticIndex

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query
-from armwise.arms.engines.collection import FillState, Row, ServerParams, engine_kind
+from armwise.arms.engines.collection import EngineArm, FillState, Row, ServerParams
 from armwise.arms.engines.conditions import Order, build_condition, load_metadata
 from armwise.arms.filters import Scalar
 
@@ -497,6 +497,10 @@ def _vector_text(vector: NDArray[np.float32]) -> str:
     return orjson.dumps(vector.astype(float).tolist()).decode()
 
 
-KIND = engine_kind(
-    "postgres", "PostgreSQL", PostgresParams, PostgresTable, {"url": "postgresql://armwise@localhost/search"}
-)
+class PostgresArm(EngineArm[PostgresParams]):
+    """Searches a collection of [PostgreSQL](engines.md)."""
+
+    kind = "postgres"
+    params = PostgresParams
+    example: ClassVar = {"collection": "passages", "url": "postgresql://armwise@localhost/search"}
+    open = PostgresTable

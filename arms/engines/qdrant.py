@@ -7,22 +7,23 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import override
 
 from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.collection import (
     FORMAT,
+    EngineArm,
     EngineParams,
     FillState,
     Row,
     client,
-    engine_kind,
     format_error,
 )
 from armwise.arms.engines.conditions import Order, build_condition, load_metadata
@@ -331,4 +332,15 @@ def _payload(row: Row) -> dict[str, Any]:
     }
 
 
-KIND = engine_kind("qdrant", "Qdrant", QdrantParams, QdrantCollection, {"url": "http://localhost:6333"})
+class QdrantArm(EngineArm[QdrantParams]):
+    """Searches a collection of [Qdrant](engines.md)."""
+
+    kind = "qdrant"
+    params = QdrantParams
+    example: ClassVar = {"collection": "passages", "url": "http://localhost:6333"}
+    open = QdrantCollection
+
+    @classmethod
+    @override
+    def models(cls, params: QdrantParams) -> tuple[str, ...]:
+        return ()  # `path` is where a collection is stored

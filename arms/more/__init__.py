@@ -1,6 +1,6 @@
 """Further kinds of arms: diverse and learned rankings, models that search, external tools."""
 
-from .external.frameworks import RetrieverArm, RetrieverParams
+from .external.frameworks import HaystackArm, LangChainArm, LlamaIndexArm, RetrieverParams
 from .external.mcp import McpArm, McpParams
 from .generative.cascade import CascadeArm, CascadeParams
 from .generative.ensemble import EnsembleArm, EnsembleParams
@@ -17,13 +17,15 @@ __all__ = [
     "EnsembleParams",
     "GraphArm",
     "GraphParams",
+    "HaystackArm",
+    "LangChainArm",
+    "LlamaIndexArm",
     "McpArm",
     "McpParams",
     "MultistepArm",
     "MultistepParams",
     "QueryVariantsArm",
     "QueryVariantsParams",
-    "RetrieverArm",
     "RetrieverParams",
     "VendiParams",
     "VendiRagArm",

@@ -4,18 +4,20 @@ A family is its parameters and one function that picks for all of its configurat
 once; an arm is a batch of one.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
-from armwise.arms.base import Query, Retrieval
+from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexParams
 from armwise.arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
-from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, make_version_reader
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources
 from armwise.number import Number
 
 DECIMALS = 9
@@ -104,58 +106,50 @@ class DiverseBatch(Generic[P]):
         return np.pad(positions, ((0, 0), (0, k - positions.shape[1])), constant_values=-1)
 
 
-class DiverseArm(Generic[P]):
-    """An arm that selects diverse passages among the nearest ones."""
+class DiverseArm(Kind[P]):
+    """The base of arms that select diverse passages among the nearest ones: a family is its `pick`."""
 
-    def __init__(self, name: str, corpus: Corpus, params: P, stage: FirstStage, pick: Pick[P]) -> None:
+    filters = searches_corpus = True
+
+    def __init__(self, name: str, corpus: Corpus, params: P, stage: FirstStage) -> None:
         self.name = name
         self.backbones = frozenset({stage.backbone})
         self._corpus = corpus
-        self._batch = DiverseBatch({name: params}, stage, pick)
+        self._batch = DiverseBatch({name: params}, stage, self.pick)
 
+    @staticmethod
+    @abstractmethod
+    def pick(configurations: Sequence[P], candidates: Candidates, n: int) -> Picks:
+        """Pick `n` candidates for each configuration."""
+
+    @classmethod
+    @override
+    def prepare(cls, params: P, have: Resources, progress: Progress | None) -> None:
+        prepare_index(params, have, progress)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: P, have: Resources, member: Members) -> Self:
+        return cls(name, have.corpus, params, first_stage(params, have))
+
+    @classmethod
+    @override
+    def batch(cls, group: Mapping[str, P], have: Resources) -> list[BatchedArms]:
+        alike: dict[Hashable, dict[str, P]] = {}
+        for name, params in group.items():
+            key = tuple(getattr(params, field) for field in DiverseParams.model_fields)
+            alike.setdefault(key, {})[name] = params
+        return [
+            DiverseBatch(members, first_stage(next(iter(members.values())), have), cls.pick)
+            for members in alike.values()
+        ]
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return `k` passages in the order of the picks. Raises MissingEmbeddingError, ArmError."""
         (positions,), (scores,) = self._batch.picks(query, k)
         passages = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
         return Retrieval(tuple(passage.replace_score(score) for passage, score in passages))
-
-
-def diverse_kind(
-    name: str,
-    summary: str,
-    params: type[P],
-    pick: Pick[P],
-    features: tuple[str, ...],
-    example: Mapping[str, Any],
-) -> Kind[P]:
-    """Return the kind of a family; the example has a value of each of its own parameters."""
-
-    def build(name: str, params: P, have: Resources, _: Members) -> DiverseArm[P]:
-        return DiverseArm(name, have.corpus, params, first_stage(params, have), pick)
-
-    def batches(group: Mapping[str, P], have: Resources) -> list[BatchedArms]:
-        alike: dict[Hashable, dict[str, P]] = {}
-        for name, arm_params in group.items():
-            key = tuple(getattr(arm_params, field) for field in DiverseParams.model_fields)
-            alike.setdefault(key, {})[name] = arm_params
-        return [
-            DiverseBatch(members, first_stage(next(iter(members.values())), have), pick)
-            for members in alike.values()
-        ]
-
-    return Kind(
-        name,
-        summary,
-        params,
-        build,
-        prepare_index,
-        batches,
-        backbones=lambda params: (params.backbone,),
-        features=features,
-        filters=True,
-        version=make_version_reader,
-        example={"backbone": "minilm", **example},
-    )
 
 
 class DiscountedParams(DiverseParams):
@@ -219,18 +213,17 @@ def pick_discounted(
     return picks, scores
 
 
-def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: int) -> Picks:
-    """Pick `n` candidates for each configuration."""
-    gammas = np.array([params.gamma for params in configurations])
-    thresholds = np.array([params.threshold for params in configurations])
-    return pick_discounted(candidates.relevance, candidates.vectors, gammas, thresholds, n)
+class DiscountedArm(DiverseArm[DiscountedParams]):
+    """Picks the nearest passages one by one, and lowers the scores of those similar to a pick."""
 
+    kind = "ds"
+    params = DiscountedParams
+    example: ClassVar = {"backbone": "minilm", "gamma": 1.0, "threshold": 0.2}
+    features = ("gamma", "threshold")
 
-KIND = diverse_kind(
-    "ds",
-    "picks the nearest passages one by one, and lowers the scores of those similar to a pick",
-    DiscountedParams,
-    pick,
-    features=("gamma", "threshold"),
-    example={"gamma": 1.0, "threshold": 0.2},
-)
+    @staticmethod
+    @override
+    def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: int) -> Picks:
+        gammas = np.array([params.gamma for params in configurations])
+        thresholds = np.array([params.threshold for params in configurations])
+        return pick_discounted(candidates.relevance, candidates.vectors, gammas, thresholds, n)

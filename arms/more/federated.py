@@ -10,8 +10,10 @@ resource selection, then the merging of results.
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
 from armwise.arms.more.learned_fusion import PRETRAINED, ModelFolder, most_relevant, relevance_model
@@ -54,11 +56,12 @@ class FederatedParams(BaseModel):
     model: ModelFolder = PRETRAINED
 
 
-class FederatedArm:
-    """Ask the members that fit the question best, in turn, and keep the most relevant passages of all.
+class FederatedArm(Kind[FederatedParams]):
+    """Asks the [sources that fit the question best](#federated-search), until it has found enough.
 
-    A member that fails is left out, and the next one asked in its place. Steps are those of all that were
-    asked, as each waits for the one before.
+    The most relevant passages of all are kept. A member that fails is left out, and the next one asked in
+    its place. Steps are those of all that were asked, as each waits for the one before. It counts as an arm
+    that draws: the scores of the router, which change, decide which sources are asked.
 
     Args:
         name: The arm.
@@ -67,6 +70,12 @@ class FederatedArm:
         profiles: The profiles of the sources of each member.
         model: Model of relevance.
     """
+
+    kind = "federated"
+    params = FederatedParams
+    example: ClassVar = {"arms": ["bm25", "dense"]}
+    libraries = ("xgboost",)
+    light = filters = draws = True
 
     def __init__(
         self,
@@ -77,10 +86,44 @@ class FederatedArm:
         model: RelevanceModel,
     ) -> None:
         self.name = name
-        self.backbones = frozenset(_backbones(params)).union(*(member.backbones for member in members))
+        self.backbones = frozenset(self.encoders(params)).union(*(member.backbones for member in members))
         self._members = dict(zip(params.arms, members, strict=True))
         self._params, self._profiles, self._model = params, profiles, model
 
+    @classmethod
+    @override
+    def encoders(cls, params: FederatedParams) -> tuple[str, ...]:
+        return () if params.profile.backbone is None else (params.profile.backbone,)
+
+    @classmethod
+    @override
+    def steps(cls, params: FederatedParams) -> float:
+        return float(min(params.most, len(params.arms)))
+
+    @classmethod
+    @override
+    def searches(cls, params: FederatedParams, member: str) -> float:
+        return cls.steps(params) / len(params.arms)
+
+    @classmethod
+    @override
+    def prepare(cls, params: FederatedParams, have: Resources, progress: Progress | None) -> None:
+        relevance_model(params.model)
+        prepare_profiles(params.arms, params.profile, have, progress)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: FederatedParams, have: Resources, member: Members) -> Self:
+        profiles = read_profiles(params.arms, params.profile, have)
+        for other in params.arms:
+            if not profiles.get(other):
+                logger.warning(
+                    "arm %r: member %r has no profile, so the mean of the others is used", name, other
+                )
+        members = [member(other) for other in params.arms]
+        return cls(name, members, params, profiles, relevance_model(params.model))
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Search, with a stage of the result for each member that was asked.
 
@@ -127,41 +170,3 @@ class FederatedArm:
             vector = None if backbone is None else query.embedding(backbone, arm=self.name)
             fit = similarities(self._profiles, query.text, vector)
         return sorted(self._members, key=lambda name: -fit.get(name, 0.0))
-
-
-def _backbones(params: FederatedParams) -> tuple[str, ...]:
-    return () if params.profile.backbone is None else (params.profile.backbone,)
-
-
-def _prepare(params: FederatedParams, have: Resources, progress: Progress | None) -> None:
-    relevance_model(params.model)
-    prepare_profiles(params.arms, params.profile, have, progress)
-
-
-def _build(name: str, params: FederatedParams, have: Resources, member: Members) -> FederatedArm:
-    profiles = read_profiles(params.arms, params.profile, have)
-    for other in params.arms:
-        if not profiles.get(other):
-            logger.warning("arm %r: member %r has no profile, so the mean of the others is used", name, other)
-    members = [member(other) for other in params.arms]
-    return FederatedArm(name, members, params, profiles, relevance_model(params.model))
-
-
-KIND = Kind(
-    "federated",
-    "asks the [sources that fit the question best](#federated-search), until it has found enough",
-    FederatedParams,
-    _build,
-    _prepare,
-    backbones=_backbones,
-    members=lambda params: params.arms,
-    models=lambda params: (params.model,),
-    libraries=("xgboost",),
-    steps=lambda params: float(min(params.most, len(params.arms))),
-    searches=lambda params, _: min(params.most, len(params.arms)) / len(params.arms),
-    light=True,
-    filters=True,
-    draws=True,
-    example={"arms": ["bm25", "dense"]},
-)
-"""It counts as one that draws: the scores of the router, which change, decide which sources are asked."""

@@ -4,13 +4,15 @@ Hops over shared entities reach passages that do not resemble the question, such
 birthplace of the director of a film.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
@@ -20,7 +22,7 @@ from armwise.arms.more import entity_graph
 from armwise.arms.more.entities import find_known_names
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
-from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, make_version_reader
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources
 from armwise.arms.top_k import best
 
 
@@ -95,11 +97,19 @@ class Explorer:
         )
 
 
-class GraphArm:
-    """Ranks the passages of a walk by cosine; after an empty walk, searches the index.
+class GraphArm(Kind[GraphParams]):
+    """Follows the question's entities through a graph, and ranks passages by embedding.
+
+    After an empty walk, it searches the index.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
     """
+
+    kind = "graph"
+    params = GraphParams
+    example: ClassVar = {"backbone": "minilm"}
+    features = ("max_hops", "max_entity_df", "max_candidates")
+    filters = searches_corpus = True
 
     def __init__(
         self, name: str, corpus: Corpus, params: GraphParams, stage: FirstStage, explorer: Explorer
@@ -111,6 +121,30 @@ class GraphArm:
         self._stage = stage
         self._explorer = explorer
 
+    @classmethod
+    @override
+    def prepare(cls, params: GraphParams, have: Resources, progress: Progress | None) -> None:
+        prepare_index(params, have, progress)
+        Graph.prepare(have.corpus, have.indexes, progress, _ner(params))
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: GraphParams, have: Resources, member: Members) -> Self:
+        return cls(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
+
+    @classmethod
+    @override
+    def batch(cls, group: Mapping[str, GraphParams], have: Resources) -> list[BatchedArms]:
+        reach = (
+            max(params.max_hops for params in group.values()),
+            max(params.max_candidates for params in group.values()),
+        )
+        alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
+        for name, params in group.items():
+            alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
+        return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages of the walk. Raises ArmError."""
         params = self._params
@@ -203,39 +237,3 @@ def _explorer(params: GraphParams, have: Resources) -> Explorer:
         ("graph", "explorer", params.ner),
         lambda: Explorer(Graph.open(have.corpus, have.indexes, _ner(params))),
     )
-
-
-def _prepare(params: GraphParams, have: Resources, progress: Progress | None) -> None:
-    prepare_index(params, have, progress)
-    Graph.prepare(have.corpus, have.indexes, progress, _ner(params))
-
-
-def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphArm:
-    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
-
-
-def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[BatchedArms]:
-    reach = (
-        max(params.max_hops for params in group.values()),
-        max(params.max_candidates for params in group.values()),
-    )
-    alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
-    for name, params in group.items():
-        alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
-    return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
-
-
-KIND = Kind(
-    "graph",
-    "follows the question's entities through a graph, and ranks passages by embedding",
-    GraphParams,
-    _build,
-    _prepare,
-    _batches,
-    backbones=lambda params: (params.backbone,),
-    models=lambda params: () if params.ner is None else (params.ner,),
-    features=("max_hops", "max_entity_df", "max_candidates"),
-    filters=True,
-    version=make_version_reader,
-    example={"backbone": "minilm"},
-)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, ArmBuildError, Passage, Progress, Query, Retrieval
 from armwise.arms.models import LocalModel, ModelNotFoundError, locate
@@ -32,8 +33,8 @@ class LearnedFusionParams(BaseModel):
     model: ModelFolder = PRETRAINED
 
 
-class LearnedFusionArm:
-    """Keep the most relevant passages of all members, as a model of relevance predicts.
+class LearnedFusionArm(Kind[LearnedFusionParams]):
+    """Ranks other arms' passages with a [model of relevance](#learned-fusion), and keeps the best.
 
     Args:
         name: The arm.
@@ -41,6 +42,12 @@ class LearnedFusionArm:
         params: Parameters.
         model: Model of relevance; it knows those of the members by name that it was fitted to.
     """
+
+    kind = "learned_fusion"
+    params = LearnedFusionParams
+    example: ClassVar = {"arms": ["bm25", "dense"]}
+    libraries = ("xgboost",)
+    light = filters = True
 
     def __init__(
         self, name: str, members: Sequence[Arm], params: LearnedFusionParams, model: RelevanceModel
@@ -51,6 +58,17 @@ class LearnedFusionArm:
         self._depth = model.header.k
         self._model = model
 
+    @classmethod
+    @override
+    def prepare(cls, params: LearnedFusionParams, have: Resources, progress: Progress | None) -> None:
+        relevance_model(params.model)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: LearnedFusionParams, have: Resources, member: Members) -> Self:
+        return cls(name, [member(other) for other in params.arms], params, relevance_model(params.model))
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Search with all members; steps are the most of any, as they could run in parallel."""
         retrievals = {name: arm.search(query, max(k, self._depth)) for name, arm in self._members.items()}
@@ -78,29 +96,3 @@ def relevance_model(location: str) -> RelevanceModel:
         return read_model(Path(locate(location)))
     except (ModelNotFoundError, RelevanceError) as error:
         raise ArmBuildError(str(error)) from None
-
-
-def _prepare(params: LearnedFusionParams, _: Resources, progress: Progress | None) -> None:
-    del progress
-    relevance_model(params.model)
-
-
-def _build(name: str, params: LearnedFusionParams, _: Resources, member: Members) -> LearnedFusionArm:
-    return LearnedFusionArm(
-        name, [member(other) for other in params.arms], params, relevance_model(params.model)
-    )
-
-
-KIND = Kind(
-    "learned_fusion",
-    "ranks other arms' passages with a [model of relevance](#learned-fusion), and keeps the best",
-    LearnedFusionParams,
-    _build,
-    _prepare,
-    members=lambda params: params.arms,
-    models=lambda params: (params.model,),
-    libraries=("xgboost",),
-    light=True,
-    filters=True,
-    example={"arms": ["bm25", "dense"]},
-)

@@ -1,12 +1,14 @@
 """Vendi: passages that are relevant and diverse by the Vendi score."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
-from armwise.arms.more.diversity import Cosines, DiverseParams, Picks, diverse_kind
+from armwise.arms.more.diversity import Cosines, DiverseArm, DiverseParams, Picks
 from armwise.arms.retrievers.dense import Candidates
 from armwise.number import Number
 
@@ -178,17 +180,16 @@ def _distinct(picks: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.int
     return np.array(list(sets)), np.array(set_indices)
 
 
-def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) -> Picks:
-    """Pick `n` candidates for each configuration."""
-    diversities = np.array([params.diversity for params in configurations])
-    return vendi_picks(candidates.relevance, candidates.vectors, diversities, n)
+class VendiArm(DiverseArm[VendiParams]):
+    """Picks the nearest passages, balanced with diversity by the Vendi score."""
 
+    kind = "vendi"
+    params = VendiParams
+    example: ClassVar = {"backbone": "minilm", "diversity": 0.5}
+    features = ("diversity",)
 
-KIND = diverse_kind(
-    "vendi",
-    "picks the nearest passages, balanced with diversity by the Vendi score",
-    VendiParams,
-    pick,
-    features=("diversity",),
-    example={"diversity": 0.5},
-)
+    @staticmethod
+    @override
+    def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) -> Picks:
+        diversities = np.array([params.diversity for params in configurations])
+        return vendi_picks(candidates.relevance, candidates.vectors, diversities, n)

@@ -1,6 +1,6 @@
 """Kinds of arms, one file a kind.
 
-An arm is built by hand, such as `BM25Arm.open`, or from its description, by `build_arm`.
+An arm is built from its description, by `build_arm`.
 """
 
 from . import catalog
@@ -14,7 +14,6 @@ from .expand import ExpandArm, ExpandParams
 from .fusion import FusionArm, FusionParams, fuse
 from .kind import (
     DEFAULT_HOST,
-    EXTERNAL,
     WAITING,
     AnswerCheck,
     AnswerSelector,
@@ -25,10 +24,12 @@ from .kind import (
     CheckedArms,
     CheckResult,
     DeciderSpec,
+    ExternalArm,
     ExternalParams,
     Kind,
     MemberRanker,
     Members,
+    NoRetrieval,
     OpenTrained,
     RankerSpec,
     Resources,
@@ -44,7 +45,6 @@ from .versioned import UNKNOWN, VersionedArm, is_settled
 
 __all__ = [
     "DEFAULT_HOST",
-    "EXTERNAL",
     "METER",
     "UNKNOWN",
     "WAITING",
@@ -66,6 +66,7 @@ __all__ = [
     "DenseParams",
     "ExpandArm",
     "ExpandParams",
+    "ExternalArm",
     "ExternalParams",
     "FusionArm",
     "FusionParams",
@@ -73,6 +74,7 @@ __all__ = [
     "MemberRanker",
     "Members",
     "Meter",
+    "NoRetrieval",
     "OpenTrained",
     "RankerSpec",
     "RegularizeParams",

@@ -15,9 +15,17 @@ import orjson
 
 from armwise.arms import proxies
 from armwise.arms.base import ArmBuildError
-from armwise.arms.llm import UNPROMPTED, Bound
+from armwise.arms.llm import Bound
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
-from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, INGRESS, NONE, ArmSpec, CheckedArms, Kind
+from armwise.arms.retrievers.kind import (
+    DEFAULT_HOST,
+    INGRESS,
+    ArmSpec,
+    CheckedArms,
+    ExternalArm,
+    Kind,
+    NoRetrieval,
+)
 from armwise.arms.suggestions import did_you_mean
 
 MOST_LEVELS = 8
@@ -53,7 +61,7 @@ class ArmGraph:
 
     def __init__(self, specs: Mapping[str, ArmSpec]) -> None:
         self.specs: Mapping[str, ArmSpec] = dict(specs)
-        self._kinds: dict[str, tuple[Kind[Any], Any]] = {}
+        self._kinds: dict[str, tuple[type[Kind[Any]], Any]] = {}
         self._closures: dict[str, tuple[str, ...]] = {}
         self._sizes: dict[str, _Size] = {}
         self._bounds: dict[str, Bound] = {}
@@ -65,7 +73,7 @@ class ArmGraph:
             raise ArmSpecError(f"unknown arm {name!r}{did_you_mean(name, self.specs)}")
         return self.specs[name]
 
-    def resolve(self, name: str) -> tuple[Kind[Any], Any]:
+    def resolve(self, name: str) -> tuple[type[Kind[Any]], Any]:
         """Return the kind of an arm and its validated parameters."""
         if name not in self._kinds:
             self._kinds[name] = resolve_kind(name, self.spec(name))
@@ -78,7 +86,7 @@ class ArmGraph:
         ('d', 'b')
         """
         kind, params = self.resolve(name)
-        return tuple(kind.members(params))
+        return kind.members(params)
 
     def closure(self, *names: str) -> dict[str, ArmSpec]:
         """Return arms and all of their members, by name: each arm before its members.
@@ -100,7 +108,7 @@ class ArmGraph:
             self._closures[name] = tuple(parts)
         return self._closures[name]
 
-    def _resolve_members(self, name: str) -> Iterable[tuple[Kind[Any], Any]]:
+    def _resolve_members(self, name: str) -> Iterable[tuple[type[Kind[Any]], Any]]:
         """Return the kinds and parameters of an arm and its members."""
         return map(self.resolve, self._closure(name))
 
@@ -132,10 +140,10 @@ class ArmGraph:
         """Check an arm without its members. Raises ArmSpecError."""
         spec, (kind, params) = self.specs[name], self.resolve(name)
         self._check_corpus(name, corpora)
-        if spec.usd and spec.kind in (NONE.name, EXTERNAL.name):
-            hint = "" if spec.kind == NONE.name else ", or set params.usd instead"
+        if spec.usd and spec.kind in (NoRetrieval.kind, ExternalArm.kind):
+            hint = "" if spec.kind == NoRetrieval.kind else ", or set params.usd instead"
             raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} searches nothing: remove `usd`{hint}")
-        for backbone in kind.backbones(params):
+        for backbone in kind.encoders(params):
             if backbone not in backbones:
                 raise ArmSpecError(
                     f"arm {name!r}: unknown backbone {backbone!r}{did_you_mean(backbone, backbones)}"
@@ -154,7 +162,7 @@ class ArmGraph:
                     f"arm {name!r}: {part!r} is itself a checked arm: an arm can be checked once only"
                 )
         alike = self.search_digest(checked.first) == self.search_digest(checked.then)
-        if not alike and self.specs[checked.then].kind != NONE.name:
+        if not alike and self.specs[checked.then].kind != NoRetrieval.kind:
             raise ArmSpecError(
                 f"arm {name!r}: {checked.then!r} answers from the passages of {checked.first!r}, so it must "
                 "search in the same way, or be of kind 'none'"
@@ -167,7 +175,7 @@ class ArmGraph:
             if kind.searches_corpus and len(corpora) > 1:
                 there = ", ".join(corpora)
                 raise ArmSpecError(f"arm {name!r}: `corpus` is missing: set it to one of {there}")
-        elif kind.name in KINDS.own and not (kind.searches_corpus or kind.holds_corpus):
+        elif spec.kind in KINDS.own and not (kind.searches_corpus or kind.holds_corpus):
             what = "searches its members" if kind.members(params) else "searches no corpus"
             raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: remove `corpus`")
         elif spec.corpus not in corpora:
@@ -207,7 +215,7 @@ class ArmGraph:
     def may_search_corpus(self, name: str) -> bool:
         """Return whether an arm itself needs a corpus: a kind of your own always may."""
         kind, _ = self.resolve(name)
-        return kind.name not in KINDS.own or kind.searches_corpus or kind.holds_corpus
+        return self.specs[name].kind not in KINDS.own or kind.searches_corpus or kind.holds_corpus
 
     def describe_bad_proxies(self) -> dict[str, str]:
         """Return why the proxy that an arm itself needs cannot be used, by arm."""
@@ -257,7 +265,7 @@ class ArmGraph:
         for part, spec in self.closure(name).items():
             if spec.corpus is not None:
                 corpora.add(spec.corpus)
-            elif spec.kind not in (NONE.name, EXTERNAL.name) and not self.members(part):
+            elif spec.kind not in (NoRetrieval.kind, ExternalArm.kind) and not self.members(part):
                 return None
         return frozenset(corpora)
 
@@ -269,7 +277,7 @@ class ArmGraph:
         frozenset({'minilm'})
         """
         return frozenset[str]().union(
-            *(kind.backbones(params) for kind, params in self._resolve_members(name))
+            *(kind.encoders(params) for kind, params in self._resolve_members(name))
         )
 
     def embeddings(self, name: str) -> frozenset[str]:
@@ -278,9 +286,7 @@ class ArmGraph:
         >>> ArmGraph({"d": ArmSpec(kind="dense", params={"backbone": "minilm"})}).embeddings("d")
         frozenset({'minilm'})
         """
-        return frozenset[str]().union(
-            *((kind.embeds or kind.backbones)(params) for kind, params in self._resolve_members(name))
-        )
+        return frozenset[str]().union(*(kind.embeds(params) for kind, params in self._resolve_members(name)))
 
     def embeddings_of_actions(self) -> frozenset[str]:
         """Return the backbones whose embeddings the queries of all actions must have."""
@@ -327,7 +333,7 @@ class ArmGraph:
         >>> graph.is_versioned("b"), graph.is_versioned("m")
         (True, False)
         """
-        return all(kind.is_versioned for kind, _ in self._resolve_members(name))
+        return all(kind.is_versioned(params) for kind, params in self._resolve_members(name))
 
     def random_part(self, name: str) -> str | None:
         """Return the first part of an arm whose results may vary between searches; None: none do.
@@ -342,7 +348,7 @@ class ArmGraph:
     def find_checks(self, name: str) -> CheckedArms | None:
         """Return how the answers of an arm are checked; None: they are sent as they are."""
         kind, params = self.resolve(name)
-        return None if kind.checks is None else kind.checks(params)
+        return kind.checks(params)
 
     def compute_bound(self, name: str) -> Bound:
         """Return the most that a search of an arm spends.
@@ -358,10 +364,7 @@ class ArmGraph:
         """
         if name not in self._bounds:
             kind, params = self.resolve(name)
-            if kind.bound is None:
-                most = sum(map(self.compute_bound, kind.members(params)), UNPROMPTED)
-            else:
-                most = kind.bound(params, self.compute_bound)
+            most = kind.bound(params, self.compute_bound)
             self._bounds[name] = most + Bound(search_usd=self.specs[name].usd)
         return self._bounds[name]
 

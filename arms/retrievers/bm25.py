@@ -15,12 +15,13 @@ from typing import Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
 from armwise.arms.manifest import Identity
-from armwise.arms.retrievers.kind import Kind, Members, Resources, make_version_reader
+from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.stems import SAMPLE, Language, find_index_version, find_language, index_words
 from armwise.arms.tokenizer import StopWords
 from armwise.arms.top_k import best
@@ -64,15 +65,17 @@ class BM25Params(BaseModel):
     )
 
 
-class BM25Arm:
-    """Rank passages by the words that they share with the query, rare words first.
+class BM25Arm(Kind[BM25Params]):
+    """Ranks passages by the question's words, with the scores of `rank_bm25`.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and
     Beyond; with the floor on frequent words of Trotman et al. 2014, Improvements to BM25
     and Language Models Examined.
     """
 
-    backbones: frozenset[str] = frozenset()
+    kind = "bm25"
+    params = BM25Params
+    light = filters = searches_corpus = True
 
     def __init__(
         self, name: str, corpus: Corpus, params: BM25Params, language: Language, columns: "WordWeights"
@@ -84,11 +87,10 @@ class BM25Arm:
         self._columns = columns
 
     @classmethod
-    def prepare(
-        cls, corpus: Corpus, indexes: Path, params: BM25Params, progress: Progress | None = None
-    ) -> None:
+    @override
+    def prepare(cls, params: BM25Params, have: Resources, progress: Progress | None) -> None:
         """Build the index if it is missing. Raises ValueError if no passage has a word."""
-        identity = _identity(corpus, params)
+        corpus, identity = have.corpus, _identity(have.corpus, params)
 
         def write(unfinished: Path) -> None:
             language = _find_language(corpus) if params.language == "auto" else params.language
@@ -96,17 +98,19 @@ class BM25Arm:
             WordWeights.build(documents, corpus.order(), params).save(unfinished)
             (unfinished / LANGUAGE).write_text(language)
 
-        build_once.build(build_once.folder(indexes, "bm25", identity), identity, write)
+        build_once.build(build_once.folder(have.indexes, "bm25", identity), identity, write)
 
     @classmethod
-    def open(cls, name: str, corpus: Corpus, indexes: Path, params: BM25Params) -> Self:
+    @override
+    def build(cls, name: str, params: BM25Params, have: Resources, member: Members) -> Self:
         """Open the index that `prepare` built. Raises IndexMismatchError."""
-        identity = _identity(corpus, params)
-        target = build_once.folder(indexes, "bm25", identity)
+        identity = _identity(have.corpus, params)
+        target = build_once.folder(have.indexes, "bm25", identity)
         build_once.check(target, identity)
         language = cast(Language, (target / LANGUAGE).read_text())
-        return cls(name, corpus, params, language, WordWeights.load(target))
+        return cls(name, have.corpus, params, language, WordWeights.load(target))
 
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return passages with at least one word of the query, at most `k` of them."""
         asked = index_words(query.text, self._language, self._params.stop_words, question=True)
@@ -256,23 +260,3 @@ def _documents(
 
 def _identity(corpus: Corpus, params: BM25Params) -> Identity:
     return {"format": FORMAT, "words": find_index_version(), "corpus": corpus.digest, **params.model_dump()}
-
-
-def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:
-    BM25Arm.prepare(have.corpus, have.indexes, params, progress)
-
-
-def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25Arm:
-    return BM25Arm.open(name, have.corpus, have.indexes, params)
-
-
-KIND = Kind(
-    "bm25",
-    "ranks passages by the question's words, with the scores of `rank_bm25`",
-    BM25Params,
-    _build,
-    _prepare,
-    light=True,
-    filters=True,
-    version=make_version_reader,
-)

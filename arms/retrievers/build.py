@@ -1,14 +1,13 @@
 """Build arms, and the indexes that they search."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
 
 from armwise.arms.base import Arm, ArmBuildError, Progress
 from armwise.arms.extras import describe_missing
 from armwise.arms.models import ModelNotFoundError
 from armwise.arms.retrievers.arm_graph import ArmGraph
-from armwise.arms.retrievers.kind import Kind, ReadVersion, Resources
+from armwise.arms.retrievers.kind import ReadVersion, Resources
 from armwise.arms.retrievers.priced import PricedArm
 from armwise.arms.retrievers.versioned import VersionedArm
 
@@ -32,14 +31,14 @@ def prepare(
     graph.validate(resources.backbones, resources.corpus.names)
     for name, spec in graph.closure(*(graph.specs if names is None else names)).items():
         kind, params = graph.resolve(name)
-        _require_libraries(name, kind)
+        _require_libraries(name, spec.kind, kind.libraries)
         kind.prepare(params, resources.select_corpus(spec), progress)
 
 
-def _require_libraries(name: str, kind: Kind[Any]) -> None:
+def _require_libraries(name: str, kind: str, libraries: Sequence[str]) -> None:
     """Raise ArmBuildError if a library of a kind is not installed."""
-    if missing := describe_missing(kind.libraries):
-        raise ArmBuildError(f"arm {name!r} of kind {kind.name!r}: {missing}")
+    if missing := describe_missing(libraries):
+        raise ArmBuildError(f"arm {name!r} of kind {kind!r}: {missing}")
 
 
 def build_arm(name: str, resources: Resources) -> Arm:
@@ -56,7 +55,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
     @cache  # shared members are built once
     def build(name: str) -> Arm:
         spec, (kind, params) = graph.spec(name), graph.resolve(name)
-        _require_libraries(name, kind)
+        _require_libraries(name, spec.kind, kind.libraries)
         try:
             arm: Arm = kind.build(name, params, resources.select_corpus(spec), build)
         except ModelNotFoundError as error:
@@ -72,8 +71,5 @@ def build_versioned(name: str, resources: Resources) -> VersionedArm:
     parts: list[ReadVersion] = []
     for part, spec in graph.closure(name).items():
         kind, params = graph.resolve(part)
-        if kind.version is not None:
-            parts.append(kind.version(params, resources.select_corpus(spec)))
-        elif not kind.is_versioned:
-            parts.append(lambda _: None)
+        parts.append(kind.version_reader(params, resources.select_corpus(spec)))
     return VersionedArm(build_arm(name, resources), parts)

@@ -1,10 +1,10 @@
 """From the name of a kind in the configuration to the kind itself.
 
-An arm is data: a name, a kind, parameters. `KINDS` has every `Kind` that a module of this package defines,
+An arm is data: a name, a kind, parameters. `KINDS` has every `Kind` with a name in a module of this package,
 and those that installed packages add by entry points of the group `armwise.arms`. A class of the user's own
-is given by its import path, `package.module:Class`, and built as `Class(name=name, **params)`; its class
-attribute `backbones` names the backbones it needs, `light = True` says that it may search beside HTTP, and
-`filters = True` that it finds only what a query permits.
+is given by its import path, `package.module:Class`: a `Kind`, or a class with a `search`, which is built as
+`Class(name=name, **params)`. Such a class may have the attributes `backbones`, the backbones that it needs,
+`light = True`, if it may search beside HTTP, and `filters = True`, if it finds only what a query permits.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from typing_extensions import override
 from armwise.arms.base import Arm
 from armwise.arms.catalog import Catalogue
 from armwise.arms.relative_paths import locate_params
-from armwise.arms.retrievers.kind import ArmSpec, ExternalParams, Kind
+from armwise.arms.retrievers.kind import ArmSpec, ExternalParams, Kind, Members, Resources
 from armwise.arms.suggestions import did_you_mean
 
 
@@ -34,26 +34,56 @@ class OwnParams(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
+class OwnArm(Kind[OwnParams]):
+    """The arms of a class of the user's own that is no kind."""
+
+    params = OwnParams
+    own_class: type
+    needed: tuple[str, ...]
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: OwnParams, have: Resources, member: Members) -> Arm:
+        try:
+            arm = cls.own_class(name=name, **params.model_dump())
+        except TypeError as error:
+            raise ArmSpecError(f"arm {name!r}: {cls.__name__} cannot be built: {error}") from error
+        lacking = [part for part in ("name", "backbones", "search") if not hasattr(arm, part)]
+        if lacking:
+            raise ArmSpecError(f"arm {name!r}: {cls.__name__} is not an arm: it lacks {', '.join(lacking)}")
+        return cast(Arm, arm)
+
+    @classmethod
+    @override
+    def members(cls, params: OwnParams) -> tuple[str, ...]:
+        return ()
+
+    @classmethod
+    @override
+    def encoders(cls, params: OwnParams) -> tuple[str, ...]:
+        return cls.needed
+
+
 GROUP = "armwise.arms"
-"""Group of the entry points by which packages add kinds of arms: each is a `Kind`, or the class of an arm."""
+"""Group of the entry points by which packages add kinds of arms: each is the class of an arm."""
 
 
-class KindCatalogue(Catalogue[Kind[Any]]):
-    """The kinds of arms: every `Kind` of a module, and what installed packages register."""
+class KindCatalogue(Catalogue[type[Kind[Any]]]):
+    """The kinds of arms: each `Kind` with a name in a module, and what installed packages register."""
 
     @override
-    def find_kinds(self, module: ModuleType) -> Iterator[tuple[str, Kind[Any]]]:
+    def find_kinds(self, module: ModuleType) -> Iterator[tuple[str, type[Kind[Any]]]]:
         for value in vars(module).values():
-            if isinstance(value, Kind):
-                yield value.name, value
+            is_kind = isinstance(value, type) and issubclass(value, Kind) and value.kind != ""
+            if is_kind and value.__module__ == module.__name__:
+                yield value.kind, value
 
     @override
-    def accept(self, kind: str, registered: object, path: str) -> Kind[Any]:
-        if not isinstance(registered, Kind):
-            return _kind_of_class(kind, registered)
-        if registered.name != kind:
-            raise ArmSpecError(f"kind {kind!r}: {path} defines a kind named {registered.name!r}")
-        return registered
+    def accept(self, kind: str, registered: object, path: str) -> type[Kind[Any]]:
+        found = _kind_of_class(kind, registered)
+        if found.kind not in ("", kind):
+            raise ArmSpecError(f"kind {kind!r}: {path} defines a kind named {found.kind!r}")
+        return found
 
 
 PACKAGES = ("armwise.arms.retrievers", "armwise.arms.engines", "armwise.arms.more")
@@ -81,7 +111,7 @@ def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]
     """
     kind, params = resolve_kind(name, spec)
     indicators = [f"arm={name}", f"kind={spec.kind}"]
-    indicators += [f"backbone={backbone}" for backbone in kind.backbones(params)]
+    indicators += [f"backbone={backbone}" for backbone in kind.encoders(params)]
     indicators += [] if spec.corpus is None else [f"corpus={spec.corpus}"]
     # logarithms: some parameters are hundreds, others shares
     numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.features}
@@ -105,7 +135,7 @@ def are_equivalent(first: ArmSpec, second: ArmSpec) -> bool:
     return bool(resolve_kind("first", first)[1] == resolve_kind("second", second)[1])
 
 
-def resolve_kind(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
+def resolve_kind(name: str, spec: ArmSpec) -> tuple[type[Kind[Any]], Any]:
     """Return the kind of an arm and its validated parameters. Raises ArmSpecError."""
     kind = _kind(name, spec.kind)
     try:
@@ -145,7 +175,7 @@ def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     return f"{where}: {message}, got {given}"
 
 
-def _kind(name: str, kind: str) -> Kind[Any]:
+def _kind(name: str, kind: str) -> type[Kind[Any]]:
     """Return a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
     module, colon, attribute = kind.partition(":")
     if not colon and kind not in KINDS:
@@ -167,10 +197,14 @@ def _import_attribute(module: str, attribute: str) -> object:
         raise ArmSpecError(f"cannot import '{module}:{attribute}': {error!r}") from error
 
 
-def _kind_of_class(path: str, cls: Any) -> Kind[Any]:
+def _kind_of_class(path: str, cls: Any) -> type[Kind[Any]]:
     """Return the kind of the arms of a class. Raises ArmSpecError."""
     if not isinstance(cls, type):
         raise ArmSpecError(f"{path!r} is a {type(cls).__name__}, not a class")
+    if issubclass(cls, Kind):
+        if not hasattr(cls, "params"):
+            raise ArmSpecError(f"{cls.__name__} is not a kind of arm: it lacks params")
+        return cls
     if not callable(getattr(cls, "search", None)):
         raise ArmSpecError(f"{cls.__name__} is not an arm: it lacks search")
     declared: Any = getattr(cls, "backbones", frozenset())
@@ -180,25 +214,4 @@ def _kind_of_class(path: str, cls: Any) -> Kind[Any]:
     for trait, value in traits.items():
         if not isinstance(value, bool):
             raise ArmSpecError(f"{cls.__name__}.{trait} must be True or False, set on the class")
-    needed = tuple(declared)
-    return Kind(
-        path,
-        (cls.__doc__ or "").partition("\n")[0],
-        OwnParams,
-        lambda name, params, *_: _own_arm(name, cls, params.model_dump()),
-        backbones=lambda _: needed,
-        light=traits["light"],
-        filters=traits["filters"],
-    )
-
-
-def _own_arm(name: str, own_class: type, params: Mapping[str, Any]) -> Arm:
-    """Build an arm of a class of the user's own. Raises ArmSpecError."""
-    try:
-        arm = own_class(name=name, **params)
-    except TypeError as error:
-        raise ArmSpecError(f"arm {name!r}: {own_class.__name__} cannot be built: {error}") from error
-    lacking = [part for part in ("name", "backbones", "search") if not hasattr(arm, part)]
-    if lacking:
-        raise ArmSpecError(f"arm {name!r}: {own_class.__name__} is not an arm: it lacks {', '.join(lacking)}")
-    return cast(Arm, arm)
+    return type(cls.__name__, (OwnArm,), {"own_class": cls, "needed": tuple(declared), **traits})

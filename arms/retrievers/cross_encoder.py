@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.indexes import vectors
@@ -22,7 +23,7 @@ from armwise.arms.models import (
     open_graph,
     require_torch,
 )
-from armwise.arms.retrievers.kind import Kind, Members, Resources
+from armwise.arms.retrievers.kind import Members, Resources
 from armwise.arms.retrievers.rerank import RerankedArm, RerankParams
 
 
@@ -102,29 +103,26 @@ class _TorchScorer:
         return scores
 
 
-def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
-    shapes = params.model, params.runtime
-    score_pairs = have.share(("cross-encoder", *shapes), lambda: open_scorer(params))
+class CrossEncoderArm(RerankedArm[CrossEncoderParams]):
+    """Reranks another arm's passages with a cross-encoder."""
 
-    def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        scores = score_pairs([(query.text, vectors.compose_text(passage)) for passage in passages])
-        if not np.isfinite(scores).all():
-            bad = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ArmError(f"arm {name!r}: {params.model} gave {passages[bad].id!r} the score {scores[bad]}")
-        return scores
+    kind = "cross_encoder"
+    params = CrossEncoderParams
+    example: ClassVar = {"arm": "rrf", "model": "cross-encoder/ms-marco-MiniLM-L6-v2"}
+    libraries = GRAPH_LIBRARIES
 
-    return RerankedArm(name, member(params.arm), params.depth, read)
+    @classmethod
+    @override
+    def build(cls, name: str, params: CrossEncoderParams, have: Resources, member: Members) -> Self:
+        shapes = params.model, params.runtime
+        score_pairs = have.share(("cross-encoder", *shapes), lambda: open_scorer(params))
 
+        def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:
+            scores = score_pairs([(query.text, vectors.compose_text(passage)) for passage in passages])
+            if not np.isfinite(scores).all():
+                bad = int(np.flatnonzero(~np.isfinite(scores))[0])
+                found = f"{params.model} gave {passages[bad].id!r} the score {scores[bad]}"
+                raise ArmError(f"arm {name!r}: {found}")
+            return scores
 
-KIND = Kind(
-    "cross_encoder",
-    "reranks another arm's passages with a cross-encoder",
-    CrossEncoderParams,
-    _build,
-    members=lambda params: (params.arm,),
-    models=lambda params: (params.model,),
-    libraries=GRAPH_LIBRARIES,
-    features=("depth",),
-    filters=True,
-    example={"arm": "rrf", "model": "cross-encoder/ms-marco-MiniLM-L6-v2"},
-)
+        return cls(name, member(params.arm), params.depth, read)

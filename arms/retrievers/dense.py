@@ -4,14 +4,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from armwise.arms.base import ArmError, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams, VectorIndex, Vectors
-from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, make_version_reader
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources
 
 CACHED_QUERIES = 8
 """Queries whose candidates are cached: more than run at once on a small machine."""
@@ -155,8 +157,13 @@ class DenseParams(IndexParams):
     """Parameters of a dense arm: those of its index."""
 
 
-class DenseArm:
-    """Rank passages by the cosine between their vector and the query's."""
+class DenseArm(Kind[DenseParams]):
+    """Finds the nearest passages by embedding, exactly or with compressed vectors."""
+
+    kind = "dense"
+    params = DenseParams
+    example: ClassVar = {"backbone": "minilm"}
+    light = filters = searches_corpus = True
 
     def __init__(self, name: str, corpus: Corpus, params: DenseParams, index: VectorIndex) -> None:
         self.name = name
@@ -165,6 +172,25 @@ class DenseArm:
         self._backbone = params.backbone
         self._index = index
 
+    @classmethod
+    @override
+    def prepare(cls, params: DenseParams, have: Resources, progress: Progress | None) -> None:
+        prepare_index(params, have, progress)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: DenseParams, have: Resources, member: Members) -> Self:
+        return cls(name, have.corpus, params, share_index(params, have))
+
+    @classmethod
+    @override
+    def batch(cls, group: Mapping[str, DenseParams], have: Resources) -> list[BatchedArms]:
+        by_index: dict[DenseParams, list[str]] = {}
+        for name, params in group.items():
+            by_index.setdefault(params, []).append(name)
+        return [DenseBatch(names, first_stage(params, have)) for params, names in by_index.items()]
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
         vector = question_vector(query, self._backbone, self._index.dim, arm=self.name)
@@ -190,29 +216,3 @@ class DenseBatch:
 def prepare_index(params: IndexParams, have: Resources, progress: Progress | None = None) -> None:
     """Build the index of an arm if it is missing. Raises ModelNotFoundError."""
     VectorIndex.prepare(have.corpus, have.indexes, params, have.backbones[params.backbone], progress)
-
-
-def _build(name: str, params: DenseParams, have: Resources, _: Members) -> DenseArm:
-    return DenseArm(name, have.corpus, params, share_index(params, have))
-
-
-def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[BatchedArms]:
-    by_index: dict[DenseParams, list[str]] = {}
-    for name, params in group.items():
-        by_index.setdefault(params, []).append(name)
-    return [DenseBatch(names, first_stage(params, have)) for params, names in by_index.items()]
-
-
-KIND = Kind(
-    "dense",
-    "finds the nearest passages by embedding, exactly or with compressed vectors",
-    DenseParams,
-    _build,
-    prepare_index,
-    _batches,
-    backbones=lambda params: (params.backbone,),
-    light=True,
-    filters=True,
-    version=make_version_reader,
-    example={"backbone": "minilm"},
-)

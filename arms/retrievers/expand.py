@@ -8,10 +8,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.indexes import PassageVectors
@@ -43,8 +45,8 @@ class ExpandParams(BaseModel):
     arm: str = Field(description="Arm that is searched twice.")
 
 
-class ExpandArm:
-    """Search with the question, then with the question and what its first passages are about.
+class ExpandArm(Kind[ExpandParams]):
+    """Searches, then searches again with words or a vector from the first passages (RM3, Rocchio).
 
     The words of the second query have the probabilities of RM3: `OWN_WEIGHT` times that of the question's
     own words, plus the rest times that of a word in the first passages, weighted by their scores; only the
@@ -55,12 +57,45 @@ class ExpandArm:
     at TREC 2004, for RM3; Rocchio 1971, Relevance feedback in information retrieval.
     """
 
+    kind = "expand"
+    params = ExpandParams
+    example: ClassVar = {"arm": "bm25"}
+    light = filters = True
+
     def __init__(self, name: str, base: Arm, vectors: Mapping[str, VectorsOf]) -> None:
         self.name = name
         self.backbones = base.backbones
         self._base = base
         self._vectors = vectors
 
+    @classmethod
+    @override
+    def build(cls, name: str, params: ExpandParams, have: Resources, member: Members) -> Self:
+        base = member(params.arm)
+        vectors = {  # members that search by words alone may be the only ones over a corpus
+            backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone], some=True).look_up
+            for backbone in base.backbones
+        }
+        return cls(name, base, vectors)
+
+    @classmethod
+    @override
+    def steps(cls, params: ExpandParams) -> float:
+        return 2.0
+
+    @classmethod
+    @override
+    def searches(cls, params: ExpandParams, member: str) -> float:
+        return 2.0
+
+    @classmethod
+    @override
+    def bound(cls, params: ExpandParams, member: BoundOf) -> Bound:
+        # a question of one word is repeated `REPEATED` times; rounding may double the number of words
+        base = member(params.arm)
+        return base + base.searching(REPEATED, 2 * REPEATED * TOKENS_A_WORD)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return what the second search finds; both are charged."""
         first = self._base.search(query, max(k, PASSAGES))
@@ -113,36 +148,3 @@ def expand_question(question: str, relevant: Sequence[Passage]) -> str:
             probability[word] += share * value / total  # type: ignore[assignment]
     repeated = {word: round(REPEATED * share) for word, share in probability.items()}
     return " ".join(word for word, times in repeated.items() for _ in range(times)) or question
-
-
-def _build(name: str, params: ExpandParams, have: Resources, member: Members) -> ExpandArm:
-    base = member(params.arm)
-    vectors = {  # members that search by words alone may be the only ones over a corpus
-        backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone], some=True).look_up
-        for backbone in base.backbones
-    }
-    return ExpandArm(name, base, vectors)
-
-
-def _compute_bound(params: ExpandParams, member: BoundOf) -> Bound:
-    """Return the bound of a search for the question, and of one for a text that repeats its words.
-
-    A question of one word is repeated `REPEATED` times; rounding may double the number of words.
-    """
-    base = member(params.arm)
-    return base + base.searching(REPEATED, 2 * REPEATED * TOKENS_A_WORD)
-
-
-KIND = Kind(
-    "expand",
-    "searches, then searches again with words or a vector from the first passages (RM3, Rocchio)",
-    ExpandParams,
-    _build,
-    members=lambda params: (params.arm,),
-    steps=lambda _: 2.0,
-    searches=lambda *_: 2.0,
-    light=True,
-    filters=True,
-    bound=_compute_bound,
-    example={"arm": "bm25"},
-)

@@ -3,8 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
@@ -32,12 +34,19 @@ class FusionParams(BaseModel):
     )
 
 
-class FusionArm:
-    """Score a passage by the sum of 1 / (CONSTANT + rank) over the members that found it.
+class FusionArm(Kind[FusionParams]):
+    """Fuses the rankings of other arms by reciprocal rank.
+
+    A passage scores the sum of 1 / (CONSTANT + rank) over the members that found it.
 
     Source: Cormack et al. 2009, Reciprocal rank fusion outperforms Condorcet and
     individual rank learning methods, SIGIR.
     """
+
+    kind = "rrf"
+    params = FusionParams
+    example: ClassVar = {"arms": ["bm25", "dense"]}
+    light = filters = True
 
     def __init__(self, name: str, members: Sequence[Arm], params: FusionParams) -> None:
         self.name = name
@@ -45,6 +54,12 @@ class FusionArm:
         self._members = tuple(members)
         self._params = params
 
+    @classmethod
+    @override
+    def build(cls, name: str, params: FusionParams, have: Resources, member: Members) -> Self:
+        return cls(name, [member(other) for other in params.arms], params)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Fuse the rankings of all members; steps are the most of any, as they could run in parallel."""
         answers = [member.search(query, max(k, self._params.depth)) for member in self._members]
@@ -71,19 +86,3 @@ def fuse(rankings: Sequence[Sequence[Passage]]) -> tuple[Passage, ...]:
     # fsum: the order of the members must not affect ties
     fused = [passages[name].replace_score(math.fsum(parts)) for name, parts in shares.items()]
     return tuple(sorted(fused, key=lambda passage: (-passage.score, passage.id)))
-
-
-def _build(name: str, params: FusionParams, _: Resources, member: Members) -> FusionArm:
-    return FusionArm(name, [member(other) for other in params.arms], params)
-
-
-KIND = Kind(
-    "rrf",
-    "fuses the rankings of other arms by reciprocal rank",
-    FusionParams,
-    _build,
-    members=lambda params: params.arms,
-    light=True,
-    filters=True,
-    example={"arms": ["bm25", "dense"]},
-)

@@ -6,21 +6,25 @@ Each family of arms defines its kinds in its own file; `armwise.arms.retrievers.
 import hashlib
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Generic, Protocol, TypeVar, cast, overload
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast, overload
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from typing_extensions import override
 
-from armwise.arms.base import Arm, ArmBuildError, ArmError, Embed, NoRetrieval, Passage, Progress, Query
+from armwise.arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus
-from armwise.arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
+from armwise.arms.llm import UNPROMPTED, Bound, Chunk, Prompt, Write, WritingSpec, prompts
 from armwise.arms.models import Backbone, digest_backbone
+from armwise.arms.relative_paths import find_mark
 from armwise.number import Number
 
 P = TypeVar("P", bound=BaseModel)
@@ -436,14 +440,6 @@ class BatchedArms(Protocol):
         ...
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing."""
-
-
-def _none(_: BaseModel) -> tuple[str, ...]:
-    return ()
-
-
 class Passages(Protocol):
     """The part of a corpus that versions and batches read."""
 
@@ -472,15 +468,6 @@ ReadVersion = Callable[[bool], str | None]
 """Whether to bypass an answer of seconds ago -> a version; None: unknown. Raises ArmError."""
 
 
-def make_version_reader(params: BaseModel, have: Resources) -> ReadVersion:
-    """Return a reader of the version of an index over the corpus, which is constant in a process."""
-    backbone = getattr(params, "backbone", None)
-    version = digest_contents(have.corpus)
-    if backbone is not None:
-        version += f"-{digest_vectors(digest_backbone(have.backbones[backbone]))}"
-    return lambda _: version
-
-
 def digest_contents(corpus: Passages) -> str:
     """Return a hash of all passages with their metadata and their ids: permissions may change alone."""
     metadata: str = getattr(getattr(corpus, "manifest", None), "metadata", "")
@@ -493,89 +480,172 @@ def digest_vectors(model: str) -> str:
     return hashlib.blake2b(model.encode(), digest_size=4).hexdigest()
 
 
-@dataclass(frozen=True)
-class Kind(Generic[P]):
-    """The definition of a kind of arm; `armwise.arms.retrievers.catalog` finds those named in a module here.
+class Kind(ABC, Generic[P]):
+    """A kind of arm: name it, describe its settings, and write `build` and `search`.
 
-    Its row of the table in `docs/guide/arms.md` and its section of the configuration reference are written
-    from it.
+    `armwise.arms.retrievers.catalog` finds each subclass with a name in `kind`. The first line of its
+    docstring is its description in `docs/reference/configuration/arm-kinds.md`, with links that are relative
+    to `docs/guide/arms.md`. The methods of the class answer questions about an arm before it is built, by its
+    settings; the defaults are right for an arm that refers to others by the settings `arm` or `arms`, and to
+    an encoder by `backbone`.
 
     Attributes:
-        name: `kind` in the configuration.
-        summary: What such an arm does. Links are relative to `docs/guide/arms.md`.
-        params: Class of its parameters.
-        build: Builds an arm from its name, parameters, resources and members.
-        prepare: Builds its index if it is missing.
-        batch: Makes batches of arms of this kind that share work, if the kind can.
-        backbones: Returns the backbones that parameters refer to.
-        embeds: Returns the backbones that a query must be embedded with; None: all of them.
-        members: Returns the arms that parameters refer to.
-        models: Returns the models that it loads itself, for `armwise.arms.models.locate`.
-        libraries: Modules that such an arm needs beyond `armwise[serve]` and its backbones.
-        features: Numeric parameters that a policy sees.
-        steps: Returns the expected rounds of retrieval.
-        searches: Returns the expected number of searches of a member by name.
+        kind: `kind` in the configuration; empty: the class is the base of some kinds.
+        params: Model of the settings.
+        example: Settings of a small arm of this kind, which the documentation shows and the tests build. An
+            arm in it is the example of the kind of that name; a backbone is `minilm`.
+        libraries: Modules that it needs beyond `armwise[serve]` and its backbones.
+        features: Numeric settings that a policy sees.
         light: Whether a search takes a few milliseconds of a thread and never waits, members apart: such an
             arm runs in the ingress, unless it embeds.
-        embeds_texts: Whether it embeds texts that it writes, such as follow-up queries.
         filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
-        holds_corpus: Whether it searches a collection that a corpus is written into.
-        version: Returns the reader of the version of its index; None: the kind has no index, and the version
-            of an arm is that of its members, or unknown.
         draws: Whether repeating a search may find something else: by the seed of the query, or when a model
             fails silently.
-        bound: Returns the most that a search spends, members included; None: it prompts no language model
-            itself and searches each member at most once.
-        checks: Returns how answers from such an arm are checked, and which arm answers where they fail.
-        example: Parameters of a small arm of this kind. It is shown in `docs/guide/arms.md`, and the tests of
-            every kind build it. An arm in it is the example of the kind of that name; a backbone is `minilm`.
+        embeds_texts: Whether it embeds texts that it writes, such as follow-up queries.
+        searches_corpus: Whether it searches an index over a corpus.
+        holds_corpus: Whether it searches a collection that a corpus is written into.
+        name: Name of the arm.
+        backbones: The embeddings that a query must have.
     """
 
-    name: str
-    summary: str
+    kind: str = ""
     params: type[P]
-    build: Callable[[str, P, Resources, Members], Arm]
-    prepare: Callable[[P, Resources, Progress | None], None] = _nothing
-    batch: Callable[[Mapping[str, P], Resources], Sequence[BatchedArms]] | None = None
-    backbones: Callable[[P], tuple[str, ...]] = _none
-    embeds: Callable[[P], tuple[str, ...]] | None = None
-    members: Callable[[P], tuple[str, ...]] = _none
-    models: Callable[[P], tuple[str, ...]] = _none
+    example: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     libraries: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    steps: Callable[[P], float] = lambda _: 1.0
-    searches: Callable[[P, str], float] = lambda *_: 1.0
     light: bool = False
-    embeds_texts: bool = False
     filters: bool = False
-    holds_corpus: bool = False
-    version: Callable[[P, Resources], ReadVersion] | None = None
     draws: bool = False
-    bound: Callable[[P, BoundOf], Bound] | None = None
-    checks: Callable[[P], CheckedArms] | None = None
-    example: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    embeds_texts: bool = False
+    searches_corpus: bool = False
+    holds_corpus: bool = False
 
-    @property
-    def searches_corpus(self) -> bool:
-        """Whether such an arm searches an index over a corpus."""
-        return self.version is make_version_reader
+    name: str
+    backbones: frozenset[str] = frozenset()
 
-    @property
-    def is_versioned(self) -> bool:
-        """Whether the version of what such an arm searches can be known."""
-        return self.version is not None or self.members is not _none
+    @classmethod
+    @abstractmethod
+    def build(cls, name: str, params: P, have: Resources, member: Members) -> Arm:
+        """Build an arm.
+
+        Args:
+            name: The arm.
+            params: The settings of the arm.
+            have: The resources, with the corpus that it searches.
+            member: Builds the arms that it refers to.
+
+        Raises:
+            ArmBuildError: It cannot be built.
+        """
+
+    @abstractmethod
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages, best first, ties broken by id. Raises ArmError."""
+
+    @classmethod
+    def prepare(cls, params: P, have: Resources, progress: Progress | None) -> None:
+        """Build its index if it is missing, and check what it refers to. Raises ArmBuildError."""
+
+    @classmethod
+    def batch(cls, group: Mapping[str, P], have: Resources) -> Sequence[BatchedArms]:
+        """Return arms of this kind as batches that share work; empty: the kind has none."""
+        del group, have
+        return ()
+
+    @classmethod
+    def members(cls, params: P) -> tuple[str, ...]:
+        """Return the arms that it refers to."""
+        arm: str | None = getattr(params, "arm", None)
+        return tuple(getattr(params, "arms", ())) if arm is None else (arm,)
+
+    @classmethod
+    def encoders(cls, params: P) -> tuple[str, ...]:
+        """Return the backbones that it refers to."""
+        backbone: str | None = getattr(params, "backbone", None)
+        return () if backbone is None else (backbone,)
+
+    @classmethod
+    def embeds(cls, params: P) -> tuple[str, ...]:
+        """Return the backbones that a query must be embedded with, members apart."""
+        return cls.encoders(params)
+
+    @classmethod
+    def models(cls, params: P) -> tuple[str, ...]:
+        """Return the models that it loads itself: the settings that are folders or models of this machine."""
+        fields = cls.params.model_fields.items()
+        marked = [name for name, field in fields if find_mark((field.annotation, *field.metadata))]
+        return tuple(value for name in marked if (value := getattr(params, name)))
+
+    @classmethod
+    def steps(cls, params: P) -> float:
+        """Return the expected rounds of retrieval."""
+        del params
+        return 1.0
+
+    @classmethod
+    def searches(cls, params: P, member: str) -> float:
+        """Return the expected number of searches of a member."""
+        del params, member
+        return 1.0
+
+    @classmethod
+    def bound(cls, params: P, member: BoundOf) -> Bound:
+        """Return the most that a search spends, members included, if each is searched at most once."""
+        return sum(map(member, cls.members(params)), UNPROMPTED)
+
+    @classmethod
+    def checks(cls, params: P) -> CheckedArms | None:
+        """Return how its answers are checked, and which arm answers where they fail; None: they are not."""
+        del params
+        return None
+
+    @classmethod
+    def is_versioned(cls, params: P) -> bool:
+        """Return whether the version of what it searches can be known, members apart."""
+        return cls.searches_corpus or cls.holds_corpus or bool(cls.members(params))
+
+    @classmethod
+    def version_reader(cls, params: P, have: Resources) -> ReadVersion:
+        """Return a reader of the version of its own index, empty if only its members have one."""
+        version: str | None = "" if cls.is_versioned(params) else None
+        if cls.searches_corpus:
+            models = [digest_vectors(digest_backbone(have.backbones[name])) for name in cls.encoders(params)]
+            version = "-".join([digest_contents(have.corpus), *models])
+        return lambda _: version
 
 
-NONE = Kind(
-    "none",
-    "retrieves nothing",
-    NoParams,
-    lambda name, *_: NoRetrieval(name),
-    steps=lambda _: 0.0,
-    light=True,
-    filters=True,
-    version=lambda *_: lambda _: "",
-)
+class NoRetrieval(Kind[BaseModel]):
+    """Retrieves nothing.
+
+    >>> NoRetrieval("none").search(Query("2 + 2?"), k=4) == Retrieval(steps=0)
+    True
+    """
+
+    kind = "none"
+    params: type[BaseModel] = NoParams
+    light = filters = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: BaseModel, have: Resources, member: Members) -> Self:
+        return cls(name)
+
+    @override
+    def search(self, query: Query, k: int) -> Retrieval:
+        return Retrieval(steps=0)
+
+    @classmethod
+    @override
+    def steps(cls, params: BaseModel) -> float:
+        return 0.0
+
+    @classmethod
+    @override
+    def is_versioned(cls, params: BaseModel) -> bool:
+        return True
 
 
 class ExternalParams(BaseModel):
@@ -600,19 +670,14 @@ class ExternalParams(BaseModel):
     def describe(self) -> dict[str, float]:
         """Return its features by name, without its price."""
         return {
-            f"{EXTERNAL.name}.{name}": math.copysign(math.log1p(abs(value)), value)
+            f"external.{name}": math.copysign(math.log1p(abs(value)), value)
             for name, value in self.features.items()
         }
 
 
-EXTERNAL = Kind(
-    "external",
-    "stands for an arm that the caller runs in another system, as with [the tap](tap.md)",
-    ExternalParams,
-    lambda name, *_: NoRetrieval(name),
-    steps=lambda _: 0.0,
-    light=True,
-    filters=True,
-    version=lambda *_: lambda _: "",
-    example={"usd": 0.002, "features": {"billions": 8}},
-)
+class ExternalArm(NoRetrieval):
+    """Stands for an arm that the caller runs in another system, as with [the tap](tap.md)."""
+
+    kind = "external"
+    params = ExternalParams
+    example: ClassVar = {"usd": 0.002, "features": {"billions": 8}}

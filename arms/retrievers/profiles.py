@@ -31,7 +31,7 @@ from armwise.arms.models import Embedder, digest_backbone
 from armwise.arms.profile import Profile, ProfileSpec, hash_terms
 from armwise.arms.retrievers.arm_graph import ArmGraph
 from armwise.arms.retrievers.build import build_arm
-from armwise.arms.retrievers.kind import NONE, Resources
+from armwise.arms.retrievers.kind import NoRetrieval, Resources
 from armwise.arms.tokenizer import VERSION, words
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def list_sources(name: str, spec: ProfileSpec, have: Resources) -> list[Profiled
     graph, sources = ArmGraph(have.specs), dict[Path, ProfiledSource]()
     for part, arm_spec in graph.closure(name).items():
         kind, params = graph.resolve(part)
-        if arm_spec.kind == NONE.name or kind.members(params):
+        if arm_spec.kind == NoRetrieval.kind or kind.members(params):
             continue
         if arm_spec.corpus is not None or kind.searches_corpus:
             corpus, sample = have.select_corpus(arm_spec).corpus, {"passages": spec.passages}

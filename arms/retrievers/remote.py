@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 from reprlib import repr as shortened
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import httpx
 import orjson
@@ -22,11 +22,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from typing_extensions import override
 
 from armwise.arms import proxies, upstream
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
-from armwise.arms.retrievers.kind import Kind
+from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError, quote_start
 
@@ -357,13 +358,23 @@ class HttpArm:
             await response.aclose()
 
 
-class RemoteArm(HttpArm):
-    """Return the results of a search API, highest score first."""
+class RemoteArm(HttpArm, Kind[RemoteParams]):
+    """Calls a search API over HTTP."""
+
+    kind = "remote"
+    params = RemoteParams
+    example: ClassVar = {"url": "https://search.example/v1", "request": {"q": "{question}"}}
 
     def __init__(self, name: str, params: RemoteParams, wait_s: float) -> None:
         super().__init__(name, params, wait_s)
         self._params = params
 
+    @classmethod
+    @override
+    def build(cls, name: str, params: RemoteParams, have: Resources, member: Members) -> Self:
+        return cls(name, params, have.wait_s)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Request with retries, and read the response. Raises ArmError, within `wait_s`."""
         content = self.connections.waiting.run(self._fetch(query.text, k))
@@ -436,12 +447,3 @@ def _secret(arm: str, header: str, variable: str) -> str:
             f"arm {arm!r}: the variable {variable} has characters that the header {header} cannot hold"
         )
     return value
-
-
-KIND = Kind(
-    "remote",
-    "calls a search API over HTTP",
-    RemoteParams,
-    lambda name, params, have, _: RemoteArm(name, params, have.wait_s),
-    example={"url": "https://search.example/v1", "request": {"q": "{question}"}},
-)

@@ -7,15 +7,17 @@ plackett_luce  a ranking sampled from the scores
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, CorpusError
-from armwise.arms.indexes import Vectors
-from armwise.arms.retrievers.kind import Kind, Members, Resources, make_version_reader
+from armwise.arms.indexes import Vectors, prepare_vectors
+from armwise.arms.retrievers.kind import Kind, Members, Resources
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
@@ -30,8 +32,14 @@ class RerankParams(BaseModel):
     depth: int = Field(50, ge=1, description="Number of passages to take from that arm, at least `k`.")
 
 
-class RerankedArm:
-    """Rank the passages of another arm by new scores; steps and tokens are those of the arm."""
+R = TypeVar("R", bound=RerankParams)
+
+
+class RerankedArm(Kind[R]):
+    """Ranks the passages of another arm by new scores; steps and tokens are those of the arm."""
+
+    filters = True
+    features: tuple[str, ...] = ("depth",)
 
     def __init__(self, name: str, base: Arm, depth: int, rescore: Rescore) -> None:
         self.name = name
@@ -40,6 +48,7 @@ class RerankedArm:
         self._depth = depth
         self._rescore = rescore
 
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` best of the `depth` passages that the other arm finds. Raises ArmError."""
         retrieval = self._base.search(query, max(k, self._depth))
@@ -168,54 +177,51 @@ def plackett_luce(
     return np.log(weights) + rng.gumbel(size=(n_rankings, len(weights)))
 
 
-def _vectors(params: RegularizeParams, have: Resources) -> Vectors:
-    return Vectors.locate(have.corpus, have.indexes, have.backbones[params.backbone])
+class RegularizedArm(RerankedArm[RegularizeParams]):
+    """Replaces each passage's score by the mean score of similar passages."""
+
+    kind = "regularize"
+    params = RegularizeParams
+    example: ClassVar = {"arm": "bm25", "backbone": "minilm"}
+    features = ("depth", "neighbors", "passes")
+    searches_corpus = True
+
+    @classmethod
+    @override
+    def embeds(cls, params: RegularizeParams) -> tuple[str, ...]:
+        return ()
+
+    @classmethod
+    @override
+    def prepare(cls, params: RegularizeParams, have: Resources, progress: Progress | None) -> None:
+        prepare_vectors(have.corpus, have.indexes, have.backbones[params.backbone], progress)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: RegularizeParams, have: Resources, member: Members) -> Self:
+        backbone = have.backbones[params.backbone]
+        vectors = have.share(
+            ("vectors", params.backbone), lambda: Vectors.locate(have.corpus, have.indexes, backbone).read()
+        )
+        regularizer = Regularizer(name, have.corpus, vectors, params)
+        return cls(name, member(params.arm), params.depth, regularizer)
 
 
-def _prepare(params: RegularizeParams, have: Resources, progress: Progress | None) -> None:
-    _vectors(params, have).prepare(have.corpus, have.backbones[params.backbone], progress)
+class PlackettLuceArm(RerankedArm[RerankParams]):
+    """Draws a random ranking from another arm's scores."""
 
+    kind = "plackett_luce"
+    params = RerankParams
+    example: ClassVar = {"arm": "dense"}
+    light = draws = True
 
-def _regularize(name: str, params: RegularizeParams, have: Resources, member: Members) -> RerankedArm:
-    vectors = have.share(("vectors", params.backbone), lambda: _vectors(params, have).read())
-    regularizer = Regularizer(name, have.corpus, vectors, params)
-    return RerankedArm(name, member(params.arm), params.depth, regularizer)
+    @classmethod
+    @override
+    def build(cls, name: str, params: RerankParams, have: Resources, member: Members) -> Self:
+        def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
+            # with the name, so that two fused arms do not draw the same noise
+            rng = np.random.default_rng([query.seed, *name.encode()])
+            weights = compute_weights(np.array([passage.score for passage in passages]), POWER)
+            return plackett_luce(weights, rng, n_rankings=1).ravel()
 
-
-def _plackett_luce(name: str, params: RerankParams, _: Resources, member: Members) -> RerankedArm:
-    def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        # with the name, so that two fused arms do not draw the same noise
-        rng = np.random.default_rng([query.seed, *name.encode()])
-        weights = compute_weights(np.array([passage.score for passage in passages]), POWER)
-        return plackett_luce(weights, rng, n_rankings=1).ravel()
-
-    return RerankedArm(name, member(params.arm), params.depth, draw)
-
-
-REGULARIZE = Kind(
-    "regularize",
-    "replaces each passage's score by the mean score of similar passages",
-    RegularizeParams,
-    _regularize,
-    _prepare,
-    backbones=lambda params: (params.backbone,),
-    embeds=lambda _: (),
-    members=lambda params: (params.arm,),
-    features=("depth", "neighbors", "passes"),
-    filters=True,
-    version=make_version_reader,
-    example={"arm": "bm25", "backbone": "minilm"},
-)
-
-PLACKETT_LUCE = Kind(
-    "plackett_luce",
-    "draws a random ranking from another arm's scores",
-    RerankParams,
-    _plackett_luce,
-    members=lambda params: (params.arm,),
-    features=("depth",),
-    light=True,
-    filters=True,
-    draws=True,
-    example={"arm": "dense"},
-)
+        return cls(name, member(params.arm), params.depth, draw)

@@ -15,7 +15,7 @@ from haystack.utils import Secret
 from armwise.agent.client import Client
 from armwise.agent.integrations.haystack import ArmwiseRetriever
 from armwise.arms.base import Query
-from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import HaystackArm, RetrieverParams
 
 
 async def test_documents_name_their_decision(server: Listening) -> None:
@@ -50,7 +50,7 @@ def test_a_retriever_of_haystack_is_an_arm() -> None:
     params = RetrieverParams(
         retriever="tests.clients.test_haystack:words", arguments={"texts": ["one two", "six two", "ten"]}
     )
-    arm = RetrieverArm("words", params, FRAMEWORKS["haystack"])
+    arm = HaystackArm("words", params)
     found = arm.search(Query("two"), 2).passages
     assert {p.id for p in found} == {"one", "six"}
     assert len(arm.search(Query("two"), 1).passages) == 1

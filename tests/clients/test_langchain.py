@@ -18,7 +18,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests, Retriev
 from armwise.agent.client import Client
 from armwise.agent.integrations.langchain import ArmwiseRetriever
 from armwise.arms.base import Query
-from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import LangChainArm, RetrieverParams
 
 
 class TestRetriever(RetrieversIntegrationTests):
@@ -103,5 +103,5 @@ def test_a_retriever_of_langchain_is_an_arm() -> None:
     params = RetrieverParams(
         retriever="tests.clients.test_langchain:Words", arguments={"texts": ["one two", "six two", "ten"]}
     )
-    arm = RetrieverArm("words", params, FRAMEWORKS["langchain"])
+    arm = LangChainArm("words", params)
     assert [p.id for p in arm.search(Query("which two"), 5).passages] == ["one", "six"]

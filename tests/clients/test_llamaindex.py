@@ -17,7 +17,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from armwise.agent.client import Client
 from armwise.agent.integrations.llamaindex import ArmwiseRetriever
 from armwise.arms.base import Query
-from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import LlamaIndexArm, RetrieverParams
 
 
 async def test_nodes_name_their_decision(server: Listening) -> None:
@@ -53,6 +53,6 @@ def test_a_retriever_of_llamaindex_is_an_arm() -> None:
     params = RetrieverParams(
         retriever="tests.clients.test_llamaindex:Words", arguments={"texts": ["one two", "seven two", "ten"]}
     )
-    arm = RetrieverArm("words", params, FRAMEWORKS["llamaindex"])
+    arm = LlamaIndexArm("words", params)
     found = arm.search(Query("which two"), 5).passages
     assert [(p.id, p.score) for p in found] == [("sev", 9.0), ("one", 7.0)]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from armwise.arms.base import Query
-from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import LlamaIndexArm, RetrieverParams
 
 pytest.importorskip("llama_index.core", reason="make test-clients installs it")
 
@@ -50,6 +50,6 @@ def routed() -> Any:
 
 def test_a_router_retriever_is_an_arm() -> None:
     params = RetrieverParams(retriever="tests.clients.test_router_retriever:routed")
-    arm = RetrieverArm("routed", params, FRAMEWORKS["llamaindex"])
+    arm = LlamaIndexArm("routed", params)
     found = arm.search(Query("Why does the printer jam on thick paper?"), 4).passages
     assert [passage.text for passage in found] == [TICKET]

@@ -248,8 +248,8 @@ def _arms() -> list[str]:
     tables: Tables = {}
     places = dict(ELSEWHERE)
     for name, kind in sorted(catalog.KINDS.own.items()):
-        summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
-        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+        summary = _summary(kind).replace("](#", "](arms.md#").replace("](", "](../../guide/")
+        lines += [f"## {name}", "", summary, ""]
         lines += [*_example(kind.example), *_list(kind.params, name, tables)]
         for field, inner in kind.params.model_fields.items():
             for model in models_in(inner.annotation):

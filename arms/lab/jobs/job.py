@@ -38,6 +38,7 @@ from armwise.arms.retrievers import (
     ArmGraph,
     ArmSpec,
     BatchedArms,
+    Kind,
     OpenTrained,
     Resources,
     build_arm,
@@ -100,19 +101,19 @@ class Sweep:
 
     def _make_batches(self, resources: Resources) -> Iterable[tuple[int, BatchedArms]]:
         """Yield batches, each over a corpus, and the position of its first passage."""
-        groups: dict[tuple[str, str | None], tuple[MakeBatches, dict[str, Any]]] = {}
+        groups: dict[tuple[str, str | None], tuple[type[Kind[Any]], dict[str, Any]]] = {}
         graph = ArmGraph(resources.specs)
         for name in self._column:
             spec, (kind, params) = graph.spec(name), graph.resolve(name)
-            if kind.batch is not None:
-                _, group = groups.setdefault((spec.kind, spec.corpus), (kind.batch, {}))
-                group[name] = params
-                self._expected_steps[self._column[name]] = kind.steps(params)
-                self._expected_usd[self._column[name]] = graph.estimate_usd(name)
-        for make, group in groups.values():
+            _, group = groups.setdefault((spec.kind, spec.corpus), (kind, {}))
+            group[name] = params
+        for kind, group in groups.values():
             arm_resources = resources.select_corpus(resources.specs[next(iter(group))])
-            start = resources.corpus.start(arm_resources.corpus.prefix)
-            yield from ((start, batch) for batch in make(group, arm_resources))
+            for batch in kind.batch(group, arm_resources):
+                for name in batch.names:
+                    self._expected_steps[self._column[name]] = kind.steps(group[name])
+                    self._expected_usd[self._column[name]] = graph.estimate_usd(name)
+                yield resources.corpus.start(arm_resources.corpus.prefix), batch
 
     def search(self, query: Query, k: int) -> Rankings:
         """Return at most `k` passages from every arm, or its error."""

@@ -4,9 +4,10 @@ The arm finds the passages of its first member. Both answers are written from th
 the conversation, streams, and charges each model: see `armwise.agent.turn.checked`.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, Query, Retrieval
 from armwise.arms.more.checked.command import CommandCheck
@@ -49,41 +50,53 @@ class CheckedParams(BaseModel):
     )
 
 
-class CheckedArm:
-    """Finds the passages of its first member; the answers from them are checked in the turn."""
+class CheckedArm(Kind[CheckedParams]):
+    """Answers with one arm, [checks the answer](checks.md), and asks another arm if the check fails.
+
+    The search is that of its first member, and the language models are those of both; the answers are checked
+    in the turn.
+    """
+
+    kind = "checked"
+    params = CheckedParams
+    example: ClassVar = {
+        "first": "bm25",
+        "then": "none",
+        "check": {"by": "schema", "satisfies": {"type": "object"}},
+    }
+    light = filters = True
+    features = ("threshold",)
 
     def __init__(self, name: str, first: Arm) -> None:
         self.name, self.backbones = name, first.backbones
         self._first = first
 
+    @classmethod
+    @override
+    def build(cls, name: str, params: CheckedParams, have: Resources, member: Members) -> Self:
+        return cls(name, member(params.first))
+
+    @classmethod
+    @override
+    def members(cls, params: CheckedParams) -> tuple[str, ...]:
+        return params.first, params.then
+
+    @classmethod
+    @override
+    def searches(cls, params: CheckedParams, member: str) -> float:
+        return float(member == params.first)
+
+    @classmethod
+    @override
+    def steps(cls, params: CheckedParams) -> float:
+        return 0.0
+
+    @classmethod
+    @override
+    def checks(cls, params: CheckedParams) -> CheckedArms:
+        return CheckedArms(params.first, params.then, params.check, params.threshold, params.explore)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return what the first member finds. Raises ArmError."""
         return self._first.search(query, k)
-
-
-def _build(name: str, params: CheckedParams, have: Resources, member: Members) -> CheckedArm:
-    del have
-    return CheckedArm(name, member(params.first))
-
-
-KIND = Kind(
-    "checked",
-    "answers with one arm, [checks the answer](checks.md), and asks another arm if the check fails",
-    CheckedParams,
-    _build,
-    members=lambda params: (params.first, params.then),
-    searches=lambda params, member: float(member == params.first),
-    steps=lambda _: 0.0,
-    light=True,
-    filters=True,
-    features=("threshold",),
-    checks=lambda params: CheckedArms(
-        params.first, params.then, params.check, params.threshold, params.explore
-    ),
-    example={
-        "first": "bm25",
-        "then": "none",
-        "check": {"by": "schema", "satisfies": {"type": "object"}},
-    },
-)
-"""The language models are those of its members, and the search is that of the first one."""

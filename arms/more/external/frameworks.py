@@ -5,11 +5,13 @@ The frameworks stay unimported: a retriever is any object with the search method
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from typing_extensions import override
 
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.retrievers.kind import Kind, Members, Resources
@@ -53,65 +55,45 @@ class ForeignDocument:
     score: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """How to call the retrievers of a framework.
+class RetrieverArm(Kind[RetrieverParams]):
+    """The base of arms that search with a retriever of a framework; highest score first.
 
     Attributes:
-        title: Name of the framework.
-        method: Name of the search method.
-        search: Calls that method of a retriever with a question and k.
-        read: Reads one result.
-    """
-
-    title: str
-    method: str
-    search: Callable[[Any, str, int], Iterable[Any]]
-    read: Callable[[Any], ForeignDocument]
-
-
-FRAMEWORKS = {
-    "langchain": Framework(
-        "LangChain",
-        "invoke",
-        lambda retriever, question, _: retriever.invoke(question),
-        lambda d: ForeignDocument(getattr(d, "id", None), d.page_content, d.metadata, None),
-    ),
-    "llamaindex": Framework(
-        "LlamaIndex",
-        "retrieve",
-        lambda retriever, question, _: retriever.retrieve(question),
-        lambda n: ForeignDocument(n.node.node_id, n.node.get_content(), n.node.metadata, n.score),
-    ),
-    "haystack": Framework(
-        "Haystack",
-        "run",
-        lambda retriever, question, k: retriever.run(query=question, top_k=k)["documents"],
-        lambda d: ForeignDocument(d.id, d.content, d.meta, d.score),
-    ),
-}
-
-
-class RetrieverArm:
-    """Searches with a retriever of a framework; highest score first.
+        method: Name of the search method of the framework's retrievers.
 
     Raises:
         ArmBuildError: The retriever cannot be imported or made.
     """
 
-    backbones: frozenset[str] = frozenset()
+    params = RetrieverParams
+    example: ClassVar = {"retriever": "my_package.search:make_retriever"}
+    method: str
 
-    def __init__(self, name: str, params: RetrieverParams, framework: Framework) -> None:
+    def __init__(self, name: str, params: RetrieverParams) -> None:
         self.name = name
-        self._params, self._framework = params, framework
-        self._retriever = _make_retriever(name, params, framework.method)
+        self._params = params
+        self._retriever = _make_retriever(name, params, self.method)
 
+    @staticmethod
+    @abstractmethod
+    def find(retriever: Any, question: str, k: int) -> Iterable[Any]:
+        """Call the search method of a retriever."""
+
+    @staticmethod
+    @abstractmethod
+    def read(result: Any) -> ForeignDocument:
+        """Read one result."""
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: RetrieverParams, have: Resources, member: Members) -> Self:
+        return cls(name, params)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Call the retriever, and read its documents. Raises ArmError."""
         try:
-            documents = [
-                self._framework.read(raw) for raw in self._framework.search(self._retriever, query.text, k)
-            ]
+            documents = [self.read(result) for result in self.find(self._retriever, query.text, k)]
             scored = all(document.score is not None for document in documents)
             passages = dict[str, Passage]()
             for place, document in enumerate(documents, start=1):
@@ -133,6 +115,58 @@ class RetrieverArm:
         return Passage(str(name), "" if title is None else str(title), document.text, score)
 
 
+class LangChainArm(RetrieverArm):
+    """Wraps a retriever of LangChain."""
+
+    kind, method = "langchain", "invoke"
+
+    @staticmethod
+    @override
+    def find(retriever: Any, question: str, k: int) -> Iterable[Any]:
+        found: Iterable[Any] = retriever.invoke(question)
+        return found
+
+    @staticmethod
+    @override
+    def read(result: Any) -> ForeignDocument:
+        return ForeignDocument(getattr(result, "id", None), result.page_content, result.metadata, None)
+
+
+class LlamaIndexArm(RetrieverArm):
+    """Wraps a retriever of LlamaIndex."""
+
+    kind, method = "llamaindex", "retrieve"
+
+    @staticmethod
+    @override
+    def find(retriever: Any, question: str, k: int) -> Iterable[Any]:
+        found: Iterable[Any] = retriever.retrieve(question)
+        return found
+
+    @staticmethod
+    @override
+    def read(result: Any) -> ForeignDocument:
+        node = result.node
+        return ForeignDocument(node.node_id, node.get_content(), node.metadata, result.score)
+
+
+class HaystackArm(RetrieverArm):
+    """Wraps a retriever of Haystack."""
+
+    kind, method = "haystack", "run"
+
+    @staticmethod
+    @override
+    def find(retriever: Any, question: str, k: int) -> Iterable[Any]:
+        found: Iterable[Any] = retriever.run(query=question, top_k=k)["documents"]
+        return found
+
+    @staticmethod
+    @override
+    def read(result: Any) -> ForeignDocument:
+        return ForeignDocument(result.id, result.content, result.meta, result.score)
+
+
 def _make_retriever(name: str, params: RetrieverParams, method: str) -> Any:
     module, _, attribute = params.retriever.partition(":")
     try:
@@ -145,20 +179,3 @@ def _make_retriever(name: str, params: RetrieverParams, method: str) -> Any:
             f"arm {name!r}: {params.retriever!r} returns an object of class {kind}, which lacks {method!r}"
         )
     return retriever
-
-
-def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
-    def build(arm: str, params: RetrieverParams, have: Resources, _: Members) -> RetrieverArm:
-        del have
-        return RetrieverArm(arm, params, framework)
-
-    return Kind(
-        name,
-        f"wraps a retriever of {framework.title}",
-        RetrieverParams,
-        build,
-        example={"retriever": "my_package.search:make_retriever"},
-    )
-
-
-LANGCHAIN, LLAMAINDEX, HAYSTACK = (_kind(name, framework) for name, framework in FRAMEWORKS.items())

@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, JsonValue, model_validator
+from typing_extensions import override
 
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
-from armwise.arms.retrievers.kind import Kind
+from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.retrievers.remote import (
     HttpArm,
     HttpParams,
@@ -57,14 +58,25 @@ class McpParams(HttpParams):
         return self
 
 
-class McpArm(HttpArm):
-    """Searches by calling a tool; highest score first."""
+class McpArm(HttpArm, Kind[McpParams]):
+    """Calls a tool on a Model Context Protocol server."""
+
+    kind = "mcp"
+    params = McpParams
+    example: ClassVar = {"url": "https://search.example/mcp"}
+    libraries = ("mcp", "httpx2")
 
     def __init__(self, name: str, params: McpParams, wait_s: float) -> None:
         super().__init__(name, params, wait_s)
         self._params = params
         self._version: str | None = None
 
+    @classmethod
+    @override
+    def build(cls, name: str, params: McpParams, have: Resources, member: Members) -> Self:
+        return cls(name, params, have.wait_s)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Call the tool, and read its result, within `wait_s`. Raises ArmError."""
         try:
@@ -104,13 +116,3 @@ class McpArm(HttpArm):
 def _passage(text: str, place: int) -> Passage:
     """Return a text as a passage, whose id is a hash of the text."""
     return Passage(hashlib.sha256(text.encode()).hexdigest()[:32], "", text, 1 / place)
-
-
-KIND = Kind(
-    "mcp",
-    "calls a tool on a Model Context Protocol server",
-    McpParams,
-    lambda name, params, have, _: McpArm(name, params, have.wait_s),
-    libraries=("mcp", "httpx2"),
-    example={"url": "https://search.example/mcp"},
-)

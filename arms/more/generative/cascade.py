@@ -7,14 +7,24 @@ the language model.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
-from armwise.arms.base import Arm, Query, Retrieval, StageRun
-from armwise.arms.llm import Write, prompts
+from armwise.arms.base import Arm, Progress, Query, Retrieval, StageRun
+from armwise.arms.llm import Bound, Write, prompts
 from armwise.arms.more.generative.ensemble import MemberAnswer, all_failed, answers_bound, run_members
 from armwise.arms.relative_paths import LocalName
-from armwise.arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
+from armwise.arms.retrievers.kind import (
+    BoundOf,
+    CascadeDecider,
+    DeciderSpec,
+    Kind,
+    Members,
+    Resources,
+    Stages,
+)
 
 
 class CascadeParams(BaseModel):
@@ -50,14 +60,20 @@ class CascadeParams(BaseModel):
         return DeciderSpec(Path(self.decider), self.stages, writing)
 
 
-class CascadeArm:
-    """Answers from the arms of one stage after the other; returns the passages of the best answer so far.
+class CascadeArm(Kind[CascadeParams]):
+    """Runs arms in stages until a [trained decider](#a-cascade-that-stops) expects no more gain.
 
-    A failed member is left out; while all have failed, the next stage runs. Steps and tokens are summed over
-    the members that answered.
+    It answers from the arms of each stage, and returns the passages of the best answer. A failed member is
+    left out; while all have failed, the next stage runs. Steps and tokens are summed over the members that
+    answered.
 
     Source: FrugalGPT, 2023, arXiv:2305.05176: a cascade with a learned scorer of answers.
     """
+
+    kind = "cascade"
+    params = CascadeParams
+    example: ClassVar = {"stages": [["none", "bm25"], ["rrf"]], "decider": "/path/of/decider"}
+    filters = draws = True
 
     def __init__(
         self,
@@ -74,6 +90,34 @@ class CascadeArm:
         self._writing = writing
         self._write = write
 
+    @classmethod
+    @override
+    def steps(cls, params: CascadeParams) -> float:
+        return float(len(params.stages[0]))  # of the first stage: the decider determines how many run
+
+    @classmethod
+    @override
+    def searches(cls, params: CascadeParams, member: str) -> float:
+        return float(member in params.stages[0])
+
+    @classmethod
+    @override
+    def bound(cls, params: CascadeParams, member: BoundOf) -> Bound:
+        return answers_bound(params.arms, params.wanted.writing, member)
+
+    @classmethod
+    @override
+    def prepare(cls, params: CascadeParams, have: Resources, progress: Progress | None) -> None:
+        """Check the decider. Raises ArmBuildError."""
+        have.open_selector(params.wanted)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: CascadeParams, have: Resources, member: Members) -> Self:
+        stages = [[member(arm) for arm in stage] for stage in params.stages]
+        return cls(name, stages, have.open_selector(params.wanted), params.wanted.writing, have.write)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the passages of the best answer. Raises ArmError when every member fails."""
         members: list[Arm] = []
@@ -114,31 +158,3 @@ class CascadeArm:
             raise all_failed(self.name, members, outcomes)
         steps, tokens = sum(run.steps for run in runs), sum(run.tokens for run in runs)
         return Retrieval(best.found.passages[:k], steps, tokens, tuple(runs))
-
-
-def _prepare(params: CascadeParams, have: Resources, *_: object) -> None:
-    """Check the decider. Raises ArmBuildError."""
-    have.open_selector(params.wanted)
-
-
-def _build(name: str, params: CascadeParams, have: Resources, member: Members) -> CascadeArm:
-    stages = [[member(arm) for arm in stage] for stage in params.stages]
-    return CascadeArm(name, stages, have.open_selector(params.wanted), params.wanted.writing, have.write)
-
-
-KIND = Kind(
-    "cascade",
-    "runs arms in stages until a [trained decider](#a-cascade-that-stops) expects no more gain",
-    CascadeParams,
-    _build,
-    _prepare,
-    members=lambda params: params.arms,
-    models=lambda params: (params.decider,),
-    steps=lambda params: float(len(params.stages[0])),
-    searches=lambda params, member: float(member in params.stages[0]),
-    filters=True,
-    draws=True,
-    bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
-    example={"stages": [["none", "bm25"], ["rrf"]], "decider": "/path/of/decider"},
-)
-"""Expected steps and searches are those of the first stage: the decider determines the number of stages."""

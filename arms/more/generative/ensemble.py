@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from typing_extensions import override
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
 from armwise.arms.indexes import PassageVectors, prepare_vectors
@@ -198,13 +199,13 @@ class MemberAnswer:
     tokens: int
 
 
-class EnsembleArm:
-    """Runs members in parallel, answers from each one's passages, and returns the best answer.
+class EnsembleArm(Kind[EnsembleParams]):
+    """Runs several arms, or [those ranked first](#an-ensemble-with-a-router), and selects among the answers.
 
-    A failed member is left out. The vote decides if the language model fails or writes no valid number in two
-    attempts; with a router also if any member fails, since a router compares all of them. Of tied answers,
-    that of the member that the ranker puts first is selected. Steps and tokens are summed over the members
-    that answered.
+    The arms run in parallel, and each answers from its own passages. A failed member is left out. The vote
+    decides if the language model fails or writes no valid number in two attempts; with a router also if any
+    member fails, since a router compares all of them. Of tied answers, that of the member that the ranker
+    puts first is selected. Steps and tokens are summed over the members that answered.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176: a router ranks the members of a portfolio, the first
     few retrieve and answer in parallel, then a selector.
@@ -218,6 +219,11 @@ class EnsembleArm:
         ranker: Ranks the members; None: all of them run.
     """
 
+    kind = "ensemble"
+    params = EnsembleParams
+    example: ClassVar = {"arms": ["none", "bm25", "dense"]}
+    filters = draws = True
+
     def __init__(
         self,
         name: str,
@@ -228,13 +234,61 @@ class EnsembleArm:
         ranker: MemberRanker | None = None,
     ) -> None:
         self.name = name
-        self.backbones = frozenset(_backbones(params)).union(*(member.backbones for member in members))
+        self.backbones = frozenset(self.encoders(params)).union(*(member.backbones for member in members))
         self._members = tuple(members)
         self._params = params
         self._write = write
         self._learned = learned
         self._ranker = ranker
 
+    @classmethod
+    @override
+    def steps(cls, params: EnsembleParams) -> float:
+        return float(params.most or len(params.arms))
+
+    @classmethod
+    @override
+    def searches(cls, params: EnsembleParams, member: str) -> float:
+        return cls.steps(params) / len(params.arms)
+
+    @classmethod
+    @override
+    def bound(cls, params: EnsembleParams, member: BoundOf) -> Bound:
+        """Return the bound of the members' searches and answers, and of the selection by the model."""
+        answers = answers_bound(params.arms, params.writing, member, params.most)
+        if params.select != "llm":
+            return answers
+        listed = (params.most or len(params.arms)) * (params.max_tokens + NUMBER_TOKENS)
+        call = Bound.from_call(SYSTEM + ASK, SELECT_TOKENS, read=listed)
+        again = SELECT_TOKENS + most_tokens(AGAIN) + 2 * MESSAGE_TOKENS
+        return answers + call * SELECT_ATTEMPTS + Bound(read=again) * (SELECT_ATTEMPTS - 1)
+
+    @classmethod
+    @override
+    def prepare(cls, params: EnsembleParams, have: Resources, progress: Progress | None) -> None:
+        """Check the routers, and embed the passages for the selector. Raises ArmBuildError."""
+        if ranking := _ranker_spec(params, have):
+            have.open_selector(ranking)
+        if spec := _selector_spec(params, have):
+            have.open_selector(spec)
+            prepare_vectors(have.corpus, have.indexes, spec.encoder, progress)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: EnsembleParams, have: Resources, member: Members) -> Self:
+        learned = ranker = None
+        if ranking := _ranker_spec(params, have):
+            ranker = have.open_selector(ranking)
+        if spec := _selector_spec(params, have):
+            vectors = have.share(
+                ("passage vectors", spec.encoder),
+                lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
+            )
+            learned = SelectorInputs(have.open_selector(spec), spec.backbone, vectors)
+        members = [member(other) for other in params.arms]
+        return cls(name, members, params, have.write, learned, ranker)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the selected answer, its passages, and a stage with the members that ran.
 
@@ -360,10 +414,6 @@ def vote(answers: Sequence[str]) -> int:
     return max(range(len(every)), key=lambda index: (every[index] != "", votes[every[index]]))
 
 
-def _backbones(params: EnsembleParams) -> tuple[str, ...]:
-    return () if params.backbone is None else (params.backbone,)
-
-
 def _selector_spec(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
     """Return the spec of the selector, if there is a router."""
     if params.router is None or params.backbone is None:
@@ -380,29 +430,6 @@ def _ranker_spec(params: EnsembleParams, have: Resources) -> RankerSpec | None:
     return RankerSpec(Path(params.ranker), params.arms, params.backbone, encoder)
 
 
-def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None) -> None:
-    """Check the routers, and embed the passages for the selector. Raises ArmBuildError."""
-    if ranking := _ranker_spec(params, have):
-        have.open_selector(ranking)
-    if spec := _selector_spec(params, have):
-        have.open_selector(spec)
-        prepare_vectors(have.corpus, have.indexes, spec.encoder, progress)
-
-
-def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> EnsembleArm:
-    learned = ranker = None
-    if ranking := _ranker_spec(params, have):
-        ranker = have.open_selector(ranking)
-    if spec := _selector_spec(params, have):
-        vectors = have.share(
-            ("passage vectors", spec.encoder),
-            lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
-        )
-        learned = SelectorInputs(have.open_selector(spec), spec.backbone, vectors)
-    members = [member(other) for other in params.arms]
-    return EnsembleArm(name, members, params, have.write, learned, ranker)
-
-
 def answers_bound(
     arms: Sequence[str], writing: prompts.Writing, member: BoundOf, most: int | None = None
 ) -> Bound:
@@ -416,33 +443,3 @@ def answers_bound(
     """
     searches = sum(map(member, arms), UNPROMPTED)  # which of them run is not known before the question
     return searches + answer_bound(writing) * (most or len(arms))
-
-
-def _compute_bound(params: EnsembleParams, member: BoundOf) -> Bound:
-    """Return the bound of the members' searches and answers, and of the selection by the model."""
-    answers = answers_bound(params.arms, params.writing, member, params.most)
-    if params.select != "llm":
-        return answers
-    listed = (params.most or len(params.arms)) * (params.max_tokens + NUMBER_TOKENS)
-    call = Bound.from_call(SYSTEM + ASK, SELECT_TOKENS, read=listed)
-    again = SELECT_TOKENS + most_tokens(AGAIN) + 2 * MESSAGE_TOKENS
-    return answers + call * SELECT_ATTEMPTS + Bound(read=again) * (SELECT_ATTEMPTS - 1)
-
-
-KIND = Kind(
-    "ensemble",
-    "runs several arms, or [those that a router ranks first](#an-ensemble-with-a-router), and selects among "
-    "their answers",
-    EnsembleParams,
-    _build,
-    _prepare,
-    backbones=_backbones,
-    members=lambda params: params.arms,
-    models=lambda params: tuple(folder for folder in (params.router, params.ranker) if folder is not None),
-    steps=lambda params: float(params.most or len(params.arms)),
-    searches=lambda params, _: (params.most or len(params.arms)) / len(params.arms),
-    filters=True,
-    draws=True,
-    bound=_compute_bound,
-    example={"arms": ["none", "bm25", "dense"]},
-)

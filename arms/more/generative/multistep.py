@@ -7,13 +7,15 @@ query asks for the other.
 import math
 import re
 from collections.abc import Iterable
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import Bound, Prompt, prompts
 from armwise.arms.more.generative.query_variants import QUESTION_WORDS, WritesQueries
-from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
+from armwise.arms.retrievers.kind import BoundOf
 from armwise.arms.tokenizer import words
 
 SYSTEM = """\
@@ -52,7 +54,7 @@ class MultistepParams(BaseModel):
 
 
 class MultistepArm(WritesQueries[MultistepParams]):
-    """Retrieves, prompts a language model for a follow-up query, retrieves again, and so on.
+    """Asks the language model for a follow-up query and retrieves again.
 
     Each step searches the base arm for k passages and keeps the first new ones. The search ends after the
     last step, at k passages, or when the model writes DONE or repeats a query. Empty places are filled with
@@ -64,6 +66,25 @@ class MultistepArm(WritesQueries[MultistepParams]):
     Reasoning for Knowledge-Intensive Multi-Step Questions, arXiv:2212.10509.
     """
 
+    kind = "multistep"
+    params = MultistepParams
+    example: ClassVar = {"arm": "rrf"}
+    features = ("max_steps",)
+
+    @classmethod
+    @override
+    def steps(cls, params: MultistepParams) -> float:
+        return float(params.max_steps)
+
+    @classmethod
+    @override
+    def bound(cls, params: MultistepParams, member: BoundOf) -> Bound:
+        """Return the bound of a search for the question, and of a call and a search for each further step."""
+        call = Bound.from_call(SYSTEM + ASK, MAX_TOKENS, words=WORD_BUDGET)
+        base = member(params.arm)
+        return base + (call + base.searching(0, MAX_TOKENS)) * (params.max_steps - 1)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages; steps are those of the base, tokens include the language model's."""
         kept: dict[str, Passage] = {}
@@ -119,30 +140,3 @@ def follow_up(text: str) -> str:
     if _DONE.search(line):
         return ""
     return _LABEL.sub("", line, count=1).strip(" \t\"'`*")
-
-
-def _build(name: str, params: MultistepParams, have: Resources, member: Members) -> MultistepArm:
-    return MultistepArm(name, member(params.arm), params, have.write, have.embed)
-
-
-def _compute_bound(params: MultistepParams, member: BoundOf) -> Bound:
-    """Return the bound of a search for the question, and of a call and a search for each further step."""
-    call = Bound.from_call(SYSTEM + ASK, MAX_TOKENS, words=WORD_BUDGET)
-    base = member(params.arm)
-    return base + (call + base.searching(0, MAX_TOKENS)) * (params.max_steps - 1)
-
-
-KIND = Kind(
-    "multistep",
-    "asks the language model for a follow-up query and retrieves again",
-    MultistepParams,
-    _build,
-    members=lambda params: (params.arm,),
-    features=("max_steps",),
-    steps=lambda params: float(params.max_steps),
-    searches=lambda params, _: float(params.max_steps),
-    embeds_texts=True,
-    filters=True,
-    bound=_compute_bound,
-    example={"arm": "rrf"},
-)

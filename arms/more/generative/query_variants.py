@@ -8,11 +8,12 @@ hyde       a passage that would answer it, true or false: passages resemble pass
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from armwise.arms.base import Arm, ArmError, Embed, Query, Retrieval
 from armwise.arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quotation
@@ -48,8 +49,8 @@ SYSTEM: dict[Way, str] = {
 _LISTED = re.compile(r"^\W{0,4}(\d{1,2}[.):]|[-*])\s{1,4}")
 
 
-class WritesQueries(Generic[P]):
-    """An arm that prompts a language model and searches its base.
+class WritesQueries(Kind[P]):
+    """The base of arms that prompt a language model and search another arm once a step.
 
     Args:
         name: Name of the arm.
@@ -59,6 +60,8 @@ class WritesQueries(Generic[P]):
         embed: Embeds the texts of the model.
     """
 
+    embeds_texts = filters = True
+
     def __init__(self, name: str, base: Arm, params: P, write: Write, embed: Embed) -> None:
         self.name = name
         self.backbones = base.backbones
@@ -66,6 +69,17 @@ class WritesQueries(Generic[P]):
         self._params = params
         self._write = write
         self._embed = embed
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: P, have: Resources, member: Members) -> Self:
+        (base,) = cls.members(params)
+        return cls(name, member(base), params, have.write, have.embed)
+
+    @classmethod
+    @override
+    def searches(cls, params: P, member: str) -> float:
+        return cls.steps(params)
 
     def _prompt_model(self, prompt: Prompt, subject: str) -> tuple[str, int]:
         """Return the text of the model, and the tokens spent. Raises ArmError, naming `subject`."""
@@ -96,7 +110,9 @@ class QueryVariantsParams(BaseModel):
 
 
 class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
-    """Searches the question and variants from a language model; fuses the rankings by reciprocal rank.
+    """Also searches with variants of the question that the language model writes.
+
+    The rankings are fused by reciprocal rank.
 
     With `hyde` there is a single search: for the question followed by the passage that the model wrote, with
     the normalised mean of both embeddings. Texts without words, and variants that repeat the question or
@@ -108,6 +124,26 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
     the Compositionality Gap in Language Models, arXiv:2210.03350, for `decompose`.
     """
 
+    kind = "query_variants"
+    params = QueryVariantsParams
+    example: ClassVar = {"arm": "rrf", "way": "rewrite"}
+
+    @classmethod
+    @override
+    def steps(cls, params: QueryVariantsParams) -> float:
+        return 1.0 if params.way == "hyde" else 1.0 + MOST
+
+    @classmethod
+    @override
+    def bound(cls, params: QueryVariantsParams, member: BoundOf) -> Bound:
+        """Return the bound of one call, and of a search for the question and for each text that it writes."""
+        call = Bound.from_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", MAX_TOKENS)
+        base = member(params.arm)
+        if params.way == "hyde":
+            return call + base.searching(1, MAX_TOKENS)
+        return call + base + base.searching(0, MAX_TOKENS) * MOST
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages; all searches and the model's tokens are charged. Raises ArmError."""
         params = self._params
@@ -181,31 +217,3 @@ def mean_direction(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32
     total = np.sum(vectors, axis=0)
     length = float(np.linalg.norm(total))
     return np.asarray(total / length, dtype=np.float32) if length > 0.0 else vectors[0]
-
-
-def _build(name: str, params: QueryVariantsParams, have: Resources, member: Members) -> QueryVariantsArm:
-    return QueryVariantsArm(name, member(params.arm), params, have.write, have.embed)
-
-
-def _compute_bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
-    """Return the bound of one call, and of a search for the question and for each text that it writes."""
-    call = Bound.from_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", MAX_TOKENS)
-    base = member(params.arm)
-    if params.way == "hyde":
-        return call + base.searching(1, MAX_TOKENS)
-    return call + base + base.searching(0, MAX_TOKENS) * MOST
-
-
-KIND = Kind(
-    "query_variants",
-    "also searches with variants of the question that the language model writes",
-    QueryVariantsParams,
-    _build,
-    members=lambda params: (params.arm,),
-    steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + MOST,
-    searches=lambda params, _: 1.0 if params.way == "hyde" else 1.0 + MOST,
-    embeds_texts=True,
-    filters=True,
-    bound=_compute_bound,
-    example={"arm": "rrf", "way": "rewrite"},
-)

@@ -5,14 +5,16 @@ arms needs none.
 """
 
 from collections.abc import Callable
+from typing import ClassVar, Self
 
 from pydantic import Field
+from typing_extensions import override
 
-from armwise.arms.base import Arm, ArmError, Query, Retrieval
+from armwise.arms.base import Arm, ArmError, Progress, Query, Retrieval
 from armwise.arms.llm import Bound, GeneratorError, Message, Prompt, Write, answer_bound, judge, prompts
-from armwise.arms.more import vendi
+from armwise.arms.more.vendi import VendiArm, VendiParams
 from armwise.arms.retrievers.dense import prepare_index
-from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, make_version_reader
+from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.number import Number
 
 Retrieve = Callable[[Query, int, float], Retrieval]
@@ -29,24 +31,31 @@ MAX_TOKENS = 64
 """Most tokens of the answer that is judged."""
 
 
-class VendiRagParams(vendi.VendiParams):
+class VendiRagParams(VendiParams):
     """Parameters of Vendi-RAG: those of a Vendi arm, and those of the loop."""
 
     diversity: Number = Field(0.8, ge=0.0, le=1.0, description="Weight of diversity in the first round.")
     rounds: int = Field(3, ge=1, le=100, description="Maximum rounds.")
 
 
-class VendiRagArm:
-    """Returns the passages of the round with the best grade, of tied rounds the first.
+class VendiRagArm(Kind[VendiRagParams]):
+    """Retrieves, answers, judges the answer, and retrieves again with more or less diversity.
 
-    The diversity of the next round is one minus the grade of this round. The search ends after the last
-    round, with a satisfying answer, or when a diversity or a list of passages repeats. A missing grade also
-    ends it; in the first round it is an error.
+    The passages of the round with the best grade are returned, of tied rounds the first. The diversity of
+    the next round is one minus the grade of this round. The search ends after the last round, with a
+    satisfying answer, or when a diversity or a list of passages repeats. A missing grade also ends it; in
+    the first round it is an error.
 
     Source: Rezaei and Dieng 2025, Vendi-RAG: Adaptively Trading-Off Diversity And
     Quality Significantly Improves Retrieval Augmented Generation With LLMs,
     arXiv:2502.11228.
     """
+
+    kind = "vendi_rag"
+    params = VendiRagParams
+    example: ClassVar = {"backbone": "minilm"}
+    features = ("diversity", "rounds")
+    filters = searches_corpus = draws = True
 
     def __init__(self, name: str, retrieve: Retrieve, params: VendiRagParams, write: Write) -> None:
         self.name = name
@@ -55,6 +64,38 @@ class VendiRagArm:
         self._params = params
         self._write = write
 
+    @classmethod
+    @override
+    def steps(cls, params: VendiRagParams) -> float:
+        return float(params.rounds)
+
+    @classmethod
+    @override
+    def bound(cls, params: VendiRagParams, member: BoundOf) -> Bound:
+        """Return the bound of an answer and of its judge in each round; a diversity is tried once."""
+        writing = prompts.Writing(prompts.Form.DIRECT, WORD_BUDGET, MAX_TOKENS)
+        graded = judge.grade_bound(judge.ANSWER, answer_tokens=MAX_TOKENS, word_budget=WORD_BUDGET, retries=1)
+        return (answer_bound(writing) + graded) * min(params.rounds, len(_diversities(params)))
+
+    @classmethod
+    @override
+    def prepare(cls, params: VendiRagParams, have: Resources, progress: Progress | None) -> None:
+        prepare_index(params, have, progress)
+
+    @classmethod
+    @override
+    def build(cls, name: str, params: VendiRagParams, have: Resources, member: Members) -> Self:
+        vendi_params = params.model_dump(include=set(VendiParams.model_fields))
+
+        def arm(diversity: float) -> Arm:
+            tuned = VendiParams.model_validate({**vendi_params, "diversity": diversity})
+            return VendiArm.build(name, tuned, have, member)
+
+        # these arms share their first stage
+        arms = {diversity: arm(diversity) for diversity in _diversities(params)}
+        return cls(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
+
+    @override
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages; steps and tokens are those of all rounds.
 
@@ -115,39 +156,3 @@ class VendiRagArm:
 def _diversities(params: VendiRagParams) -> set[float]:
     """Return all diversities that a grade can lead to."""
     return {params.diversity, *(tenth / 10 for tenth in range(11))}
-
-
-def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRagArm:
-    vendi_params = params.model_dump(include=set(vendi.VendiParams.model_fields))
-
-    def arm(diversity: float) -> Arm:
-        tuned = vendi.VendiParams.model_validate({**vendi_params, "diversity": diversity})
-        return vendi.KIND.build(name, tuned, have, member)
-
-    # these arms share their first stage
-    arms = {diversity: arm(diversity) for diversity in _diversities(params)}
-    return VendiRagArm(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
-
-
-def _compute_bound(params: VendiRagParams, _member: BoundOf) -> Bound:
-    """Return the bound of an answer and of its judge in each round; a diversity is tried once."""
-    writing = prompts.Writing(prompts.Form.DIRECT, WORD_BUDGET, MAX_TOKENS)
-    graded = judge.grade_bound(judge.ANSWER, answer_tokens=MAX_TOKENS, word_budget=WORD_BUDGET, retries=1)
-    return (answer_bound(writing) + graded) * min(params.rounds, len(_diversities(params)))
-
-
-KIND = Kind(
-    "vendi_rag",
-    "retrieves, answers, judges the answer, and retrieves again with more or less diversity",
-    VendiRagParams,
-    _build,
-    prepare_index,
-    backbones=lambda params: (params.backbone,),
-    features=("diversity", "rounds"),
-    steps=lambda params: float(params.rounds),
-    filters=True,
-    version=make_version_reader,
-    draws=True,
-    bound=_compute_bound,
-    example={"backbone": "minilm"},
-)

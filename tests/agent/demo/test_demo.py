@@ -15,7 +15,8 @@ from armwise.agent.cli.main import app
 from armwise.agent.demo.page import average, render
 from armwise.agent.demo.story import Story, Turn, share
 from armwise.agent.demo.world import COMPARISON, LOOKUP, RULE, World
-from armwise.arms.base import NoRetrieval, Passage
+from armwise.arms.base import Passage
+from armwise.arms.retrievers import NoRetrieval
 
 LIBRARY = (
     Passage(

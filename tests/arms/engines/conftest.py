@@ -55,9 +55,10 @@ class Engine:
         """Return how many passages were written."""
         return ingest(corpus, collection, embedded(corpus)).written
 
-    def arm(self, collection: Collection, mode: str) -> EngineArm:
-        params = resolve_kind("arm", self.spec("any", mode))[1]
-        return EngineArm("arm", params, collection)
+    def arm(self, collection: Collection, mode: str) -> EngineArm[Any]:
+        kind, params = resolve_kind("arm", self.spec("any", mode))
+        assert issubclass(kind, EngineArm)
+        return kind("arm", params, collection)
 
 
 @pytest.fixture(scope="session", params=OPEN)

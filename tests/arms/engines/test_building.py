@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.collection import EngineArm, EngineParams, Row
 from armwise.arms.engines.ingest import IngestReport, fill_collection, ingest
-from armwise.arms.engines.postgres import PostgresTable
+from armwise.arms.engines.postgres import PostgresArm, PostgresTable
 from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import build_arm
@@ -121,7 +121,7 @@ def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> N
     fields = {"id": "page_id", "title": None, "text": "Body %", "search": "words", "metadata": None}
     params = {"url": url, "collection": "pages", "language": "simple", "fields": fields}
     own = resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1]
-    arm = EngineArm("arm", own, PostgresTable(own, 5.0))
+    arm = PostgresArm("arm", own, PostgresTable(own, 5.0))
     assert arm.search(Query("which Danube?"), 5).passages[0].replace_score(0.0) == Passage(
         "7", "", "the Danube"
     )
@@ -280,9 +280,9 @@ def test_a_collection_with_words_of_another_version_is_refused(
     monkeypatch.undo()
     said = r"arm 'words': .* version, \S+-words-1: .*`armwise ingest --into`"
     with pytest.raises(ArmError, match=said):
-        EngineArm("words", params, collection).search(Query("rivers"), 3)
+        PostgresArm("words", params, collection).search(Query("rivers"), 3)
     assert ingest(rivers, collection, None).written == 1
-    found = EngineArm("words", params, collection).search(Query("rivers"), 3).passages
+    found = PostgresArm("words", params, collection).search(Query("rivers"), 3).passages
     assert [passage.id for passage in found] == ["p"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines import collection as collections
 from armwise.arms.engines.collection import CollectionVersion, EngineArm, FillState
-from armwise.arms.engines.opensearch import Index
+from armwise.arms.engines.opensearch import Index, OpenSearchArm
 from armwise.arms.retrievers import build_arm
 from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.kind import ArmSpec, Resources
@@ -26,9 +26,9 @@ def passage(name: str, score: float) -> Passage:
     return Passage(name, "", f"text of {name}", score)
 
 
-def arm_over(collection: CollectionInMemory, mode: str = "lexical", **params: Any) -> EngineArm:
+def arm_over(collection: CollectionInMemory, mode: str = "lexical", **params: Any) -> OpenSearchArm:
     found = {"url": "http://x", "collection": "c", "mode": mode, "backbone": "hashed", **params}
-    return EngineArm("arm", resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1], collection)
+    return OpenSearchArm("arm", resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1], collection)
 
 
 # -- a search ----------------------------------------------------------------------------------------------
@@ -237,8 +237,7 @@ def test_arms_over_one_collection_share_its_version(
     reads = []
     for changed in ({}, {"mode": "hybrid"}, {"collection": "d"}):
         kind, params = resolve_kind("arm", ArmSpec(kind="opensearch", params=ONE | changed))
-        assert kind.version is not None
-        reads.append(kind.version(params, have))
+        reads.append(kind.version_reader(params, have))
     assert [read(False) for read in reads] == ["version of c", "version of c", "version of d"]
     assert asked == ["c", "d"]
     is_away = True

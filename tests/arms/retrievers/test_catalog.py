@@ -34,7 +34,7 @@ APART = ("remote", "mcp", "langchain", "llamaindex", "haystack")
 def stands_alone(spec: ArmSpec) -> bool:
     """Return whether an arm needs no server, no code, no model and no training but what is here."""
     kind, params = resolve_kind("arm", spec)
-    engine = kind.name in APART or "collection" in spec.params
+    engine = kind.kind in APART or "collection" in spec.params
     defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
     return not engine and {*kind.models(params)} <= defaults
 
@@ -184,9 +184,10 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ({"a": ArmSpec(kind="no_such_package:Arm")}, "cannot import 'no_such_package:Arm'"),
         ({"a": ArmSpec(kind="armwise.arms.base:NoSuchArm")}, "cannot import 'armwise.arms.base:NoSuchArm'"),
         (
-            {"a": ArmSpec(kind="armwise.arms.retrievers.kind:NONE")},
-            "'armwise.arms.retrievers.kind:NONE' is a Kind, not a class",
+            {"a": ArmSpec(kind="armwise.arms.retrievers.kind:INGRESS")},
+            "'armwise.arms.retrievers.kind:INGRESS' is a str, not a class",
         ),
+        ({"a": ArmSpec(kind="armwise.arms.retrievers:Kind")}, "Kind is not a kind of arm: it lacks params"),
     ],
 )
 def test_a_wrong_description_is_refused(specs: dict[str, ArmSpec], message: str) -> None:
@@ -399,10 +400,9 @@ def test_the_digest_of_a_search_is_of_all_its_members() -> None:
 
 def test_the_version_of_an_index_is_of_its_model(corpus: Corpus, tmp_path: Path) -> None:
     kind, params = resolve_kind("dense", SPECS["dense"])
-    assert kind.version is not None
     models = [Backbone(model=f"hashing:{dim}") for dim in (8, 16)]
     have = [Resources(corpus, tmp_path, {"minilm": model}, {}) for model in models]
-    versions = [kind.version(params, one)(False) for one in (*have, have[0])]
+    versions = [kind.version_reader(params, one)(False) for one in (*have, have[0])]
     assert versions[0] == versions[2] != versions[1]
 
 
@@ -443,18 +443,23 @@ class GlossaryArm:
     def search(self, query, k):
         return Retrieval((Passage("1", "", self.text),)[:k])
 
-GLOSSARY = Kind(
-    "glossary", "returns a text", GlossaryParams, lambda name, params, *_: GlossaryArm(name, params.text)
-)
+class Glossary(Kind[GlossaryParams]):
+    kind = "glossary"
+    params = GlossaryParams
+    @classmethod
+    def build(cls, name, params, have, member):
+        return GlossaryArm(name, params.text)
+    def search(self, query, k):
+        raise NotImplementedError
 NEITHER = "a text"
 """
 ENTRY_POINTS = """\
-glossary = {module}:GLOSSARY
+glossary = {module}:Glossary
 glossary_class = {module}:GlossaryArm
 bm25 = {module}:GlossaryArm
 neither = {module}:NEITHER
 missing = {module}:Missing
-other = {module}:GLOSSARY
+other = {module}:Glossary
 twice = {module}:GlossaryArm
 twice = {module}:NEITHER
 """
@@ -499,7 +504,7 @@ def test_an_installed_package_adds_kinds(plugin: str, corpus: Corpus, tmp_path: 
         (ArmSpec(kind="glossary"), "arm 'a' of kind 'glossary': text: Field required"),
         (ArmSpec(kind="neither"), "'neither' is a str, not a class"),
         (ArmSpec(kind="missing"), "arm 'a': kind 'missing': .*:Missing cannot be imported: AttributeError"),
-        (ArmSpec(kind="other"), "arm 'a': kind 'other': .*:GLOSSARY defines a kind named 'glossary'"),
+        (ArmSpec(kind="other"), "arm 'a': kind 'other': .*:Glossary defines a kind named 'glossary'"),
         (ArmSpec(kind="twice"), r"kind 'twice' is registered more than once, by theirs-6 .* and by theirs-7"),
     ],
 )

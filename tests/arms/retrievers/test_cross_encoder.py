@@ -18,7 +18,7 @@ from armwise.arms.indexes import vectors
 from armwise.arms.models import ModelNotFoundError
 from armwise.arms.retrievers import cross_encoder
 from armwise.arms.retrievers.build import build_arm, prepare
-from armwise.arms.retrievers.cross_encoder import KIND, CrossEncoderParams
+from armwise.arms.retrievers.cross_encoder import CrossEncoderArm, CrossEncoderParams
 from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.contract import check_arm
@@ -80,7 +80,7 @@ def resources(corpus: Corpus, tmp_path: Path) -> Resources:
 
 def build(have: Resources, model: Path | str, **params: object) -> Arm:
     told = CrossEncoderParams.model_validate({"arm": "everything", "model": str(model), **params})
-    return KIND.build("keen", told, have, lambda _: Everything(list(have.corpus)))
+    return CrossEncoderArm.build("keen", told, have, lambda _: Everything(list(have.corpus)))
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ from armwise.arms.base import Arm, ArmError, Passage, Query, QuestionRefusedErro
 from armwise.arms.corpus import Corpus
 from armwise.arms.retrievers import remote
 from armwise.arms.retrievers.remote import (
-    KIND,
     Fields,
+    RemoteArm,
     RemoteParams,
     UnreadableResponseError,
     at,
@@ -136,7 +136,7 @@ def build(server: Server, wait_s: float = 8.0, **params: object) -> Arm:
     told = {"url": server.url, "request": {"q": "{question}", "k": "{k}"}, **params}
     no_member: Any = None
     have: Any = SimpleNamespace(wait_s=wait_s)
-    return KIND.build("far", RemoteParams.model_validate(told), have, no_member)
+    return RemoteArm.build("far", RemoteParams.model_validate(told), have, no_member)
 
 
 def ids(arm: Arm, k: int = 9) -> list[str]:

@@ -19,10 +19,10 @@ from armwise.arms.indexes import vectors as indexe_vectors
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
-from armwise.arms.retrievers.kind import ArmSpec, Resources
+from armwise.arms.retrievers.kind import ArmSpec, NoRetrieval, Resources
 from armwise.arms.retrievers.rerank import (
-    PLACKETT_LUCE,
-    REGULARIZE,
+    PlackettLuceArm,
+    RegularizedArm,
     RegularizeParams,
     RerankParams,
     compute_weights,
@@ -64,19 +64,19 @@ def resources(corpus: Corpus, tmp_path: Path) -> Resources:
 
 def build_regularize(have: Resources, base: Arm, **params: object) -> Arm:
     told = RegularizeParams.model_validate({"arm": "base", "backbone": "words", **params})
-    REGULARIZE.prepare(told, have, None)
-    return REGULARIZE.build("smooth", told, have, lambda _: base)
+    RegularizedArm.prepare(told, have, None)
+    return RegularizedArm.build("smooth", told, have, lambda _: base)
 
 
 def build_draw(have: Resources, base: Arm, name: str = "drawn", **params: object) -> Arm:
     told = RerankParams.model_validate({"arm": "base", **params})
-    return PLACKETT_LUCE.build(name, told, have, lambda _: base)
+    return PlackettLuceArm.build(name, told, have, lambda _: base)
 
 
 @pytest.fixture
 def bm25(resources: Resources) -> BM25Arm:
-    BM25Arm.prepare(resources.corpus, resources.indexes, BM25Params())
-    return BM25Arm.open("base", resources.corpus, resources.indexes, BM25Params())
+    BM25Arm.prepare(BM25Params(), resources, None)
+    return BM25Arm.build("base", BM25Params(), resources, NoRetrieval)
 
 
 def unit_rows(n: int, seed: int, dim: int = 5) -> NDArray[np.float32]:
@@ -155,7 +155,7 @@ def test_a_passage_from_elsewhere_cannot_be_regularised(resources: Resources) ->
 def test_vectors_that_were_not_made_are_missed(resources: Resources) -> None:
     params = RegularizeParams(arm="base", backbone="words")
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
-        REGULARIZE.build("smooth", params, resources, lambda _: Given([]))
+        RegularizedArm.build("smooth", params, resources, lambda _: Given([]))
 
 
 def rankings(weights: Sequence[float], n_rankings: int, seed: int) -> NDArray[np.intp]:

@@ -134,9 +134,9 @@ def learned_arm(config: AppConfig, *failing: str) -> EnsembleArm:
         backbone="tiny",
         form=prompts.Form.SHORT,
     )
-    ensemble.KIND.prepare(params, have, None)
+    ensemble.EnsembleArm.prepare(params, have, None)
     members = {name: Found(name, corpus, fails=name in failing) for name in MEMBERS}
-    arm = ensemble.KIND.build("all", params, have, members.__getitem__)
+    arm = ensemble.EnsembleArm.build("all", params, have, members.__getitem__)
     assert isinstance(arm, EnsembleArm)
     return arm
 

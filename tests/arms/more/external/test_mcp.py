@@ -22,7 +22,7 @@ from tenacity import wait_none
 
 from armwise.arms.base import Arm, ArmError, Passage, Query
 from armwise.arms.corpus import Corpus
-from armwise.arms.more.external.mcp import KIND, McpParams
+from armwise.arms.more.external.mcp import McpArm, McpParams
 from armwise.arms.retrievers import remote
 from armwise.arms.tokenizer import words
 from tests.arms.contract import check_arm
@@ -135,7 +135,7 @@ def build(server: Server, wait_s: float = 8.0, **params: object) -> Arm:
     told = {"url": server.url, "fetch": "fetch", **params}
     no_member: Any = None
     have: Any = SimpleNamespace(wait_s=wait_s)
-    return KIND.build("far", McpParams.model_validate(told), have, no_member)
+    return McpArm.build("far", McpParams.model_validate(told), have, no_member)
 
 
 def found(arm: Arm, k: int = 2, question: str = "Why?") -> list[Passage]:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from armwise.arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval, StageRun
+from armwise.arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval, StageRun
 from armwise.arms.corpus import Corpus
 from armwise.arms.llm import GeneratorError, Prompt, prompts
 from armwise.arms.models import Backbone
 from armwise.arms.more.generative.cascade import CascadeArm
-from armwise.arms.retrievers import ArmGraph, build_arm, prepare
+from armwise.arms.retrievers import ArmGraph, NoRetrieval, build_arm, prepare
 from armwise.arms.retrievers.catalog import ArmSpecError
 from armwise.arms.retrievers.kind import ArmSpec, CascadeStep, DeciderSpec, Resources
 from tests.arms.contract import DIM, check_arm

@@ -20,7 +20,6 @@ from armwise.arms.base import (
     ArmBuildError,
     ArmError,
     MissingEmbeddingError,
-    NoRetrieval,
     Passage,
     Query,
     Retrieval,
@@ -32,7 +31,7 @@ from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.more.generative import ensemble
 from armwise.arms.more.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, SelectorInputs, vote
-from armwise.arms.retrievers import ArmGraph, build_arm, dense, prepare
+from armwise.arms.retrievers import ArmGraph, NoRetrieval, build_arm, dense, prepare
 from armwise.arms.retrievers import bm25 as lexical
 from armwise.arms.retrievers.bm25 import BM25Params
 from armwise.arms.retrievers.catalog import ArmSpecError
@@ -162,7 +161,7 @@ def test_a_member_that_the_model_cannot_read_is_left_out() -> None:
 
 def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None:
     params = EnsembleParams(arms=("Rome", "Paris"))
-    arm = ensemble.KIND.build("all", params, Resources(corpus, tmp_path, {}, {}), Says)
+    arm = ensemble.EnsembleArm.build("all", params, Resources(corpus, tmp_path, {}, {}), Says)
     with pytest.raises(ArmError, match="no language model is configured"):
         arm.search(WHICH, 4)
 
@@ -483,11 +482,10 @@ def test_expected_work_follows_the_members_that_run(n_arms: int, most: int | Non
         {"arms": arms, "ranker": "/r", "backbone": "hashed", "most": most, "max_tokens": 7}
     )
     assert params.most == runs
-    assert ensemble.KIND.steps(params) == runs
-    assert ensemble.KIND.searches(params, "a0") == runs / n_arms
-    assert ensemble.KIND.models(params) == ("/r",)
-    assert ensemble.KIND.bound is not None
-    written = ensemble.KIND.bound(params, lambda _: UNPROMPTED).tokens("Which city?")[1]
+    assert ensemble.EnsembleArm.steps(params) == runs
+    assert ensemble.EnsembleArm.searches(params, "a0") == runs / n_arms
+    assert ensemble.EnsembleArm.models(params) == ("/r",)
+    written = ensemble.EnsembleArm.bound(params, lambda _: UNPROMPTED).tokens("Which city?")[1]
     assert written == 7 * runs, "as many answers as members run"
 
 
@@ -568,8 +566,8 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
     backbones = {"hashed": Backbone(model=f"hashing:{DIM}")}
     indexes = tmp_path_factory.mktemp("indexes")
     have = Resources(corpus, indexes, backbones, {}, write=lambda prompt: Model("2")(prompt))
-    lexical.KIND.prepare(BM25Params(), have, None)
-    dense.KIND.prepare(DenseParams(backbone="hashed"), have, None)
+    lexical.BM25Arm.prepare(BM25Params(), have, None)
+    dense.DenseArm.prepare(DenseParams(backbone="hashed"), have, None)
     return have
 
 
@@ -577,8 +575,8 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
 def member(resources: Resources) -> Callable[[str], Arm]:
     members: dict[str, Arm] = {
         "none": NoRetrieval("none"),
-        "words": lexical.KIND.build("words", BM25Params(), resources, NoRetrieval),
-        "near": dense.KIND.build("near", DenseParams(backbone="hashed"), resources, NoRetrieval),
+        "words": lexical.BM25Arm.build("words", BM25Params(), resources, NoRetrieval),
+        "near": dense.DenseArm.build("near", DenseParams(backbone="hashed"), resources, NoRetrieval),
     }
     return members.__getitem__
 
@@ -591,9 +589,9 @@ def test_an_ensemble_keeps_the_contract(
         select, {"select": select}
     )
     params = EnsembleParams.model_validate({"arms": ["words", "near", "none"], **own})
-    assert ensemble.KIND.members(params) == ("words", "near", "none")
-    assert ensemble.KIND.steps(params) == 3
-    arm = ensemble.KIND.build("all", params, with_selector(resources, {}, []), member)
+    assert ensemble.EnsembleArm.members(params) == ("words", "near", "none")
+    assert ensemble.EnsembleArm.steps(params) == 3
+    arm = ensemble.EnsembleArm.build("all", params, with_selector(resources, {}, []), member)
     assert arm.backbones == {"hashed"}
     check_arm(arm, corpus)
 
@@ -601,7 +599,7 @@ def test_an_ensemble_keeps_the_contract(
 def test_searches_at_once_do_not_disturb_each_other(
     resources: Resources, member: Callable[[str], Arm]
 ) -> None:
-    arm = ensemble.KIND.build("all", EnsembleParams(arms=("words", "near")), resources, member)
+    arm = ensemble.EnsembleArm.build("all", EnsembleParams(arms=("words", "near")), resources, member)
     queries = [ask(question, arm.backbones) for question in QUESTIONS] * 4
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda query: arm.search(query, 3), queries)) == [

@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.arms.base import Arm, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.llm import Chunk, Generator, Prompt, Write, catalog
 from armwise.arms.llm import base as llm_base
 from armwise.arms.llm.llama_cpp import EmbeddedGenerator
 from armwise.arms.models import Backbone
-from armwise.arms.more.generative import multistep
 from armwise.arms.more.generative.multistep import MultistepArm, MultistepParams, follow_up
 from armwise.arms.more.generative.query_variants import QUESTION_WORDS
+from armwise.arms.retrievers import NoRetrieval, dense
 from armwise.arms.retrievers import bm25 as lexical
-from armwise.arms.retrievers import dense
 from armwise.arms.retrievers.bm25 import BM25Params
 from armwise.arms.retrievers.dense import DenseParams
 from armwise.arms.retrievers.kind import Resources
@@ -92,15 +91,15 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
 
 @pytest.fixture(scope="module")
 def bm25(resources: Resources) -> Arm:
-    lexical.KIND.prepare(BM25Params(), resources, None)
-    return lexical.KIND.build("bm25", BM25Params(), resources, NoRetrieval)
+    lexical.BM25Arm.prepare(BM25Params(), resources, None)
+    return lexical.BM25Arm.build("bm25", BM25Params(), resources, NoRetrieval)
 
 
 @pytest.fixture(scope="module")
 def near(resources: Resources) -> Arm:
     params = DenseParams(backbone="hashed")
-    dense.KIND.prepare(params, resources, None)
-    return dense.KIND.build("near", params, resources, NoRetrieval)
+    dense.DenseArm.prepare(params, resources, None)
+    return dense.DenseArm.build("near", params, resources, NoRetrieval)
 
 
 @pytest.fixture(scope="module", params=["bm25", "near"])
@@ -115,7 +114,7 @@ def build(base: Arm, resources: Resources) -> Callable[..., Arm]:
 
     def built(write: Write = resources.write, **params: int) -> Arm:
         have = replace(resources, write=write)
-        return multistep.KIND.build("steps", MultistepParams(arm=base.name, **params), have, lambda _: base)
+        return MultistepArm.build("steps", MultistepParams(arm=base.name, **params), have, lambda _: base)
 
     return built
 

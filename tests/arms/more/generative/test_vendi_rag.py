@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.base import Arm, ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.llm import GeneratorError, Prompt, Write, base, judge
 from armwise.arms.models import Backbone
 from armwise.arms.more import vendi
 from armwise.arms.more.generative import vendi_rag
 from armwise.arms.more.generative.vendi_rag import VendiRagArm, VendiRagParams
+from armwise.arms.retrievers import NoRetrieval
 from armwise.arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, ask
 
@@ -169,18 +170,20 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
     backbones = {"hashed": Backbone(model=f"hashing:{DIM}")}
     write = blocking(base.ScriptedGenerator(reply))
     have = Resources(corpus, tmp_path_factory.mktemp("indexes"), backbones, {}, write=write)
-    vendi_rag.KIND.prepare(VendiRagParams(backbone="hashed"), have, None)
+    VendiRagArm.prepare(VendiRagParams(backbone="hashed"), have, None)
     return have
 
 
 @pytest.fixture(scope="module")
 def arm(resources: Resources) -> Arm:
-    return vendi_rag.KIND.build("loop", VendiRagParams(backbone="hashed"), resources, NoRetrieval)
+    return VendiRagArm.build("loop", VendiRagParams(backbone="hashed"), resources, NoRetrieval)
 
 
 def test_a_single_round_finds_what_vendi_finds(resources: Resources) -> None:
     once = VendiRagParams(backbone="hashed", rounds=1, diversity=0.35, depth=9)
     plain = vendi.VendiParams(backbone="hashed", diversity=0.35, depth=9)
     query = ask("Which river flows through Vienna?", frozenset({"hashed"}))
-    found = vendi_rag.KIND.build("loop", once, resources, NoRetrieval).search(query, 4)
-    assert found.passages == vendi.KIND.build("v", plain, resources, NoRetrieval).search(query, 4).passages
+    found = VendiRagArm.build("loop", once, resources, NoRetrieval).search(query, 4)
+    assert (
+        found.passages == vendi.VendiArm.build("v", plain, resources, NoRetrieval).search(query, 4).passages
+    )
