@@ -40,32 +40,26 @@ def test_a_new_arm_is_expected_to_earn_1(reward: float, expected: list[float]) -
     assert policy.probabilities(Context("?"), ("bm25", "new")).tolist() == pytest.approx(expected)
 
 
-def test_epsilon_has_halved_after_decay_rewards() -> None:
-    policy = EpsilonGreedy(epsilon=0.4, decay=10.0)
-    assert epsilon_of(policy) == 0.4
-    teach(policy, history(policy, 10, seed=30))
-    assert epsilon_of(policy) == pytest.approx(0.2)
+@pytest.mark.parametrize(
+    ("epsilon", "decay", "rewards", "expected"),
+    [
+        (0.4, 10.0, 0, 0.4),
+        (0.4, 10.0, 10, 0.2),
+        (0.05, None, 10**6, 0.05),
+        (1.0, None, 5, 1.0),
+        (0.0, None, 5, 0.0),
+        (0.8, "log", 1, 0.8),  # a logarithm below 1 does not count
+        (0.8, "log", 99, 0.8 / math.log(100)),
+    ],
+)
+def test_epsilon_falls_by_its_schedule(epsilon: float, decay: Any, rewards: int, expected: float) -> None:
+    assert EpsilonSchedule(epsilon, decay).at(rewards) == pytest.approx(expected)
 
 
-def test_by_default_a_twentieth_explores_for_ever() -> None:
-    policy = EpsilonGreedy()
-    assert epsilon_of(policy) == pytest.approx(0.05)
-    teach(policy, history(policy, 200, seed=38))
-    assert epsilon_of(policy) == pytest.approx(0.05)
-    vanishing = EpsilonGreedy(epsilon=0.1, decay=1e-9)
-    teach(vanishing, history(vanishing, 3, seed=39))
-    assert epsilon_of(vanishing) < 1e-8
-
-
-def test_the_logarithmic_decay_divides_by_the_logarithm_of_one_more_than_the_rewards() -> None:
-    decay = EpsilonSchedule(0.8, "log")
-    assert [decay.at(0), decay.at(1)] == [0.8, 0.8], "a logarithm below 1 does not count"
-    assert decay.at(99) == pytest.approx(0.8 / math.log(100))
-
-
-def test_the_ends_of_the_range_of_epsilon_are_allowed() -> None:
-    for epsilon in (0.0, 1.0):
-        assert EpsilonSchedule(epsilon, None).at(5) == epsilon
+def test_epsilon_falls_with_each_reward_where_a_decay_is_set() -> None:
+    for policy, expected in ((EpsilonGreedy(), 0.05), (EpsilonGreedy(epsilon=0.4, decay=10.0), 0.2)):
+        teach(policy, history(policy, 10, seed=30))
+        assert epsilon_of(policy) == pytest.approx(expected)
 
 
 def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:

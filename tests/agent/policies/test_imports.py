@@ -18,29 +18,14 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "libraries"),
     [
-        "import armwise.agent.policies",
-        "import armwise.agent.policies.sampling",
-        "from armwise.agent.policies import choose, compute_served_distribution",
-        "import armwise.agent.policies.catalog",
+        ("import armwise.agent.policies", set()),
+        ("import armwise.agent.policies.catalog", set()),
+        (BUILD.format("vowpal"), {"vowpalwabbit"}),
+        *((BUILD.format(kind), set()) for kind in ("epsilon_greedy", "linucb", "neural", "routed")),
     ],
 )
 @pytest.mark.slow
-def test_importing_policies_loads_no_library_of_one(code: str) -> None:
-    assert loaded_by(code) == set()
-
-
-@pytest.mark.parametrize(
-    ("kind", "library"),
-    [
-        ("vowpal", {"vowpalwabbit"}),
-        ("epsilon_greedy", set()),
-        ("linucb", set()),
-        ("neural", set()),
-        ("routed", set()),
-    ],
-)
-@pytest.mark.slow
-def test_building_a_policy_loads_its_own_library_alone(kind: str, library: set[str]) -> None:
-    assert loaded_by(BUILD.format(kind)) == library
+def test_a_library_is_loaded_by_building_a_policy_that_needs_it(code: str, libraries: set[str]) -> None:
+    assert loaded_by(code) == libraries

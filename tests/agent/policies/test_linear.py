@@ -4,14 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import integrate, linalg, stats
+from scipy import linalg
 
 from armwise.agent.policies import linear
-from armwise.agent.policies.base import PolicyError
-from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
+from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy
 from armwise.agent.policies.ridge import ArmRidge
 from armwise.agent.policies.sampling import compute_served_distribution
 from armwise.feedback.events import Context, Decision
@@ -168,19 +165,6 @@ def test_an_arm_with_many_features_or_large_ones_is_trusted_and_moved_as_much_as
     assert doubt[0, 0] == pytest.approx(doubt[1, 1])
 
 
-def test_three_rewards_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One column, a 1: k rewards of sum s give the mean s / (ridge + k) and the variance 1 / (ridge + k)."""
-    monkeypatch.setattr(linear, "PRIOR", 0.0)
-    policy = LinUCB(alpha=1.0, ridge=1.0, dims=0, shared=False)
-    for drawn, reward in (("bm25", 1.0), ("bm25", 0.0), ("dense", 0.4)):
-        policy.learn(decision(drawn, Context("?")), reward)
-    mean, covariance = policy.posterior(Context("?"), ARMS)
-    assert mean.tolist() == pytest.approx([1 / 3, 0.2, 0.0])
-    assert covariance.diagonal().tolist() == pytest.approx([1 / 3, 1 / 2, 1.0])
-    # 0.33 + 0.58, 0.2 + 0.71 and 0 + 1
-    assert policy.probabilities(Context("?"), ARMS).tolist() == [0.0, 0.0, 1.0]
-
-
 @pytest.mark.parametrize(
     "policy", [LinUCB(), LinearThompson(), LinUCB(shared=False)], ids=("ucb", "thompson", "disjoint")
 )
@@ -298,35 +282,6 @@ def test_arms_that_learn_apart_do_not_look_at_what_they_have_in_common() -> None
         assert found.tolist() == expected.tolist()
 
 
-@given(
-    st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 0.5)), min_size=1, max_size=6),
-    st.floats(-3, 3),
-)
-def test_who_is_highest_is_what_the_integral_says(arms: list[tuple[float, float]], shift: float) -> None:
-    mean = np.array([m for m, _ in arms])
-    deviation = np.array([10.0**e for _, e in arms])
-    p = highest(mean, deviation)
-    assert p.sum() == pytest.approx(1.0, abs=1e-12)
-    assert p.min() >= 0.0
-    np.testing.assert_allclose(highest(mean + shift, deviation), p, atol=1e-6)
-    np.testing.assert_allclose(highest(mean[::-1], deviation[::-1])[::-1], p, rtol=1e-9, atol=1e-12)
-
-    at = np.unique((mean + np.linspace(-8, 8, 800)[:, None] * deviation).ravel())
-    below = stats.norm.cdf(at[:, None], mean, deviation)
-    for i, expected in enumerate(p):
-        others = np.delete(below, i, axis=1).prod(axis=1)
-        exact = integrate.trapezoid(others, below[:, i])
-        assert expected == pytest.approx(exact, abs=0.006)
-
-
-def test_the_better_of_two_is_known_in_closed_form() -> None:
-    for gap, first, second in ((0.0, 1.0, 0.01), (0.3, 0.5, 0.5), (-1.0, 0.2, 2.0)):
-        expected = stats.norm.cdf(gap / np.hypot(first, second))
-        assert highest(np.array([gap, 0.0]), np.array([first, second]))[0] == pytest.approx(
-            expected, abs=0.002
-        )
-
-
 def test_thompson_gives_each_arm_the_share_of_draws_in_which_it_is_best() -> None:
     apart, together = LinearThompson(scale=0.5, shared=False), LinearThompson(scale=0.5)
     rng = np.random.default_rng(12)
@@ -349,28 +304,6 @@ def test_less_is_explored_as_more_is_known() -> None:
         spread.append(float(policy.probabilities(seen, ARMS).max()))
     assert spread[0] < spread[1] < spread[2]
     assert spread[2] > 0.99
-
-
-@pytest.mark.parametrize(
-    ("build", "arguments"),
-    [
-        (LinUCB, {"alpha": -0.1}),
-        (LinUCB, {"alpha": float("nan")}),
-        (LinUCB, {"alpha": float("inf")}),
-        (LinUCB, {"ridge": 0.0}),
-        (LinUCB, {"dims": -1}),
-        (LinUCB, {"dims": 2.5}),
-        (LinearThompson, {"scale": 0.0}),
-        (LinearThompson, {"scale": float("inf")}),
-        (LinearThompson, {"ridge": float("inf")}),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(
-    build: type[LinUCB] | type[LinearThompson], arguments: dict[str, float]
-) -> None:
-    ((name, value),) = arguments.items()
-    with pytest.raises(PolicyError, match=f"{name} {value} is not"):
-        build(**arguments)  # type: ignore[arg-type]
 
 
 def test_the_smallest_values_of_the_range_are_taken() -> None:

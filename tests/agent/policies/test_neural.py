@@ -111,13 +111,6 @@ def test_an_arm_starts_at_the_prior_whenever_it_appears() -> None:
     assert [scores(policy, c, ("new", "newer")) for c in seen] == [[1.0, 1.0]] * 5
 
 
-def test_three_rewards_leave_the_best_arm_all_but_epsilon() -> None:
-    policy = NeuralGreedy(epsilon=0.3)
-    for drawn, reward in (("bm25", 0.0), ("dense", 1.1), ("none", 0.0)):
-        policy.learn(decision(drawn, Context("?")), reward)
-    assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([0.1, 0.8, 0.1])
-
-
 @pytest.mark.parametrize("build", [NeuralGreedy, EpsilonGreedy])
 def test_the_papers_code_explores_with_one_over_the_logarithm(
     build: type[NeuralGreedy] | type[EpsilonGreedy],

@@ -62,6 +62,11 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         (lambda n=n: ChangeDetector(n), f"run_length {n} is not")
         for n in (1.0, 0.0, -5.0, math.inf, math.nan)
     ),
+    *((lambda a=a: LinUCB(alpha=a), f"alpha {a} is not") for a in (-0.1, math.nan, math.inf)),
+    *((lambda n=n: LinUCB(dims=n), f"dims {n} is not") for n in (-1, 2.5)),
+    (lambda: LinUCB(ridge=0.0), "ridge 0.0 is not"),
+    *((lambda s=s: LinearThompson(scale=s), f"scale {s} is not") for s in (0.0, math.inf)),
+    (lambda: LinearThompson(ridge=math.inf), "ridge inf is not"),
     (lambda: EpsilonGreedy(epsilon=1.5), "epsilon 1.5"),
     (lambda: EpsilonGreedy(epsilon=-0.1), "epsilon -0.1"),
     (lambda: EpsilonGreedy(decay=0.0), "decay 0.0"),
@@ -79,7 +84,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: build("fixed", arm="bm52"), "'bm52'; did you mean 'bm25'"),
     (lambda: build("vowpal", _model=b""), "no parameter '_model'"),
     (lambda: check_untrusted(NEURAL, PLAIN), "^encoder '/etc' may name a file"),
-    (lambda: check_untrusted(NEURAL, PolicySpec(kind="neural")), "encoder '/etc'"),
     (lambda: check_untrusted(PolicySpec(kind="linucp"), PLAIN), "'linucp'; did you mean 'linucb'"),
     *((lambda f=f: sampling.mix_floor(np.full(3, 1 / 3), f), f"floor {f} is too large") for f in (0.4, -0.1)),
     *(

@@ -46,17 +46,11 @@ def test_the_configured_policy_may_name_files() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (f"{ADF} -p /etc/motd", "'-p' is not allowed"),
         (f"{ADF} -p/etc/motd", "'-p' is not allowed"),
-        (f"{ADF} --cache_file=/etc/motd", "'--cache_file' is not allowed"),
         (f"{ADF} '-p' /etc/motd", "'-p' is not allowed"),
-        (f'{ADF} "--cache_file" /etc/motd', "'--cache_file' is not allowed"),
         (f"{ADF} --epsilon 0.1 '--cache_file'", "'--cache_file' is not allowed"),
-        (f"{ADF} --final_regressor /etc/x", "--final_regressor has no place here"),
-        (f"{ADF} --ignore 's -f /etc/x'", "'s -f /etc/x' is empty, or has a space"),
         (f"{ADF} --daemon --port 26542", "'--daemon' is not allowed"),
         (f"{ADF} --sendto evil.example", "'--sendto' is not allowed"),
-        (f"{ADF} '", "cannot be read"),
         ([ADF, "-p", "/etc/motd"], "are a text"),
     ],
 )
