@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 
 from armwise.agent.policies.arm_regressions import (
     OF_SCORED,
-    WORTH_RESTARTED,
     ArmRegressions,
     Array,
     Prior,
@@ -86,7 +85,7 @@ NOTICE = 2.5
 """Sum by which rewards are higher than expected, in deviations, beyond which an arm is looked at."""
 
 HALF_LIFE = 350.0
-"""Rewards of all arms in which half of what is known of an arm that fell is forgotten."""
+"""Rewards of all arms, in steps of `LEAST`, in which half of what is known of an arm that fell is forgotten."""
 
 BEFORE = 0.25
 """Weight of rewards from before the change that a restart keeps."""
@@ -98,8 +97,8 @@ A rating that would change it by more counts in equal parts: one at once, and on
 ratings. So no rating moves much, and none is lost. A restart counts all parts at once.
 """
 
-UNEXPLAINED, ONE, ALL = 0.25, 2.0, 16.0
-"""What a rise leaves out of each error, and the most that an error and all of them add, in deviations."""
+UNEXPLAINED, ONE = 0.25, 2.0
+"""What a rise leaves out of each error, and the most that an error adds, in deviations."""
 
 LOOKS = 10.0
 """Default number of looks in a thousand decisions at arms that have had no reward for long."""
@@ -119,10 +118,7 @@ TRIED = 0.1
 Without, the draws of exploration alone would have to show that an arm is better.
 """
 
-FADING = 50
-"""Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
-
-LAYOUT = 6
+LAYOUT = 7
 """Version of the layout of a state; a state of another layout is learned again from the log."""
 
 
@@ -314,19 +310,18 @@ class Adaptive:
             narrow = self._narrow(model, own, len(decision.arms), bool(prior.v[0, OF_SCORED]))[0]
             self._rewards += 1
             rise = model.rise[row] + max(-ONE, min(error / model.deviation, ONE)) - UNEXPLAINED
-            model.rise[row] = min(max(rise, 0.0), ALL)
+            model.rise[row] = min(max(rise, 0.0), NOTICE + MOST_LOOKS / LOOK)
             model.last[row] = self._rewards
             moved = abs(error) * variance / (model.noise[0] + variance)
             parts = min(max(math.ceil(moved / (AT_ONCE * math.sqrt(narrow * variance) + TIE)), 1), LEAST)
             apart = earned - prior.mean_score
             self._memory.append(np.array([row, reward, error, parts, apart, *prior.v[0], *x]))
             due = self._find_due()
-            model.measure(
-                sum(float(one[2] ** 2 / one[3]) for one in due), WORTH_RESTARTED if self._restarts else 1.0
-            )
-            if self._rewards % FADING == 0:
-                for arm in (arm for arm, rose in self._find_last_changes().items() if not rose):
-                    model.fade(self._rows[arm], 0.5 ** (FADING / HALF_LIFE))
+            model.measure(sum(float(one[2] ** 2 / one[3]) for one in due))
+            if self._rewards % LEAST == 0:
+                rose = {one.arm: one.rise for one in self._restarts}  # when each last changed
+                for arm in (arm for arm in rose if not rose[arm]):
+                    model.fade(self._rows[arm], 0.5 ** (LEAST / HALF_LIFE))
             for one in due:
                 self._add(model, one, 1.0 / float(one[3]))
             change = None if self._detector is None else self._detector.see(drawn, reward, x[1:])
@@ -345,10 +340,6 @@ class Adaptive:
     def _find_costs(self, model: ArmRegressions, rows: NDArray[np.intp], prior: Prior) -> Array:
         """Return what each arm costs, in reward, shape (n,); 0 where scores count it already."""
         return np.zeros(len(rows)) if prior.v[0, OF_SCORED] else model.costs(rows)
-
-    def _find_last_changes(self) -> dict[str, bool]:
-        """Return whether each arm that ever changed had risen when it last did."""
-        return {one.arm: one.rise for one in self._restarts}
 
     def _restart(self, model: ArmRegressions, change: ArmChange) -> None:
         """Forget all but the latest rewards."""

@@ -22,16 +22,13 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 INTERCEPT, FORM, EMBEDDING = 10.0, 100.0, 1000.0
-"""Penalties on the squares of an arm's weights, at the noise of single ratings or more."""
+"""Penalties on the squares of an arm's weights, at the noise of single ratings or more.
 
-SCORED = 100.0
-"""Penalty on the intercept of an arm that has a score, which is known better than one without."""
+The intercept of an arm that has a score is known better than another one: its penalty is that of the form.
+"""
 
-COMMON = np.array([0.8, 10.0, 20.0])
-"""Penalties on the worth of a difference of scores, and on the two levels."""
-
-WORTH_RESTARTED = 0.5
-"""Expected worth of a difference of scores after a restart; 1 at the start."""
+COMMON = np.array([0.8, INTERCEPT, 2.0 * INTERCEPT])
+"""Penalties on the worth of a difference of scores, which is expected to be 1, and on the two levels."""
 
 NOISE, NOISE_COUNT, NOISE_DECAY, LEAST_NOISE = 0.2, 20.0, 0.999, 0.0004
 """Initial variance of a reward, the rewards that it counts as, its discount, and its least value."""
@@ -145,7 +142,7 @@ class ArmRegressions:
         self.inverse[:] = np.diag(1.0 / (self.noise[2] * self.penalties))
         self.target[:], self.drawn[:], self.rise[:] = 0.0, 0.0, 0.0
         penalties = COMMON * [self.noise[2], 1.0, 1.0]
-        self.gram, self.moment = np.diag(penalties), penalties * [WORTH_RESTARTED, 0.0, level]
+        self.gram, self.moment = np.diag(penalties), penalties * [1.0, 0.0, level]
 
     def expect(self, rows: Rows, x: Array, prior: Prior) -> tuple[Array, Array]:
         """Return the expected reward of each arm, and the variance of that, shapes (n,)."""
@@ -163,17 +160,12 @@ class ArmRegressions:
         The further penalty on the intercept of an arm with a score is a change of rank one.
         """
         found = (self.inverse[rows] @ right[..., None])[..., 0]
-        more = self.noise[2] * (SCORED - INTERCEPT) * prior.v[:, OF_SCORED]
+        more = self.noise[2] * (FORM - INTERCEPT) * prior.v[:, OF_SCORED]
         first = self.inverse[rows, :, 0]
         return np.asarray(found - first * (more * found[:, 0] / (1.0 + more * first[:, 0]))[:, None])
 
-    def measure(self, square: float, worth: float) -> None:
-        """Update the noise by a squared error; the penalties follow it in steps.
-
-        Args:
-            square: The square of a reward less what was expected, or the sum of parts of such squares.
-            worth: What was expected of a difference of scores before any reward.
-        """
+    def measure(self, square: float) -> None:
+        """Update the noise by a squared error, or by parts of several; the penalties follow it in steps."""
         self.noise[1] = NOISE_DECAY * self.noise[1] + 1.0
         self.noise[0] = max(self.noise[0] + (square - self.noise[0]) / self.noise[1], LEAST_NOISE)
         before, factor = self.noise[2], min(self.noise[0] / NOISE, 1.0)
@@ -182,7 +174,7 @@ class ArmRegressions:
             self.inverse = np.linalg.inv(np.linalg.inv(self.inverse) + more)
             in_common = (factor - before) * COMMON[DIFFERENCE]
             self.gram[DIFFERENCE, DIFFERENCE] += in_common
-            self.moment[DIFFERENCE] += in_common * worth
+            self.moment[DIFFERENCE] += in_common
             self.noise[2] = factor
 
     def costs(self, rows: Rows) -> Array:

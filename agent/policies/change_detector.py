@@ -29,13 +29,14 @@ normalised least mean squares: Widrow and Hoff 1960, Adaptive switching circuits
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from armwise.agent.policies.base import PolicyError, Restart
+from armwise.agent.policies.sampling import TIE
 
 RUN_LENGTH = 100_000.0
 """Default mean number of rewards between two false changes."""
@@ -55,7 +56,10 @@ UNSEEN = 2.0
 """Number of extreme rewards that the sample of a mean may have missed."""
 
 LATEST = 1000.0
-"""Latest rewards of an arm that determine its reference mean and variance."""
+"""Latest rewards of an arm that determine its means and variance, and rewards after which a swing counts.
+
+If a swing counted sooner, a change would hide itself.
+"""
 
 STAKED = 0.9
 """Largest part of the wealth that one reward can lose."""
@@ -63,26 +67,17 @@ STAKED = 0.9
 LEAST_MOVE = 0.005
 """Least tolerated move of a mean, for rewards that hardly differ."""
 
-COMMON_RATE, COMMON_PRIOR = 0.01, 10.0
-"""Rate at which the level of the other arms forgets, per reward of any arm; rewards of 0 it starts with."""
+COMMON_PRIOR = 10.0
+"""Rewards of 0 with which the level of the other arms starts."""
 
 MOST_COMMON = 0.5
 """Most that the level of the other arms counts, in standard deviations of a reward."""
 
-LONG = 2000
-"""Latest rewards of an arm from which its contribution to that level is measured."""
-
-RECENT_RATE = 0.02
-"""Rate at which the recent means of an arm forget, with and without what its questions explain."""
-
-BLOCK, BLOCK_RATE = 1000, 0.05
-"""Rewards after which a swing counts, lest a change hide itself, and the least rate of a block."""
+RATE = 0.02
+"""Rate at which recent means of an arm forget, the level of the other arms, and the swings of blocks."""
 
 SWINGS = 1.25
 """Tolerated move of a mean, in root mean squares of its swings; a sine wave reaches 1.4."""
-
-TINY = 1e-9
-"""Least divisor."""
 
 NO_COLUMNS = np.zeros(0)
 
@@ -113,7 +108,7 @@ class _ArmEvidence:
         variance: Variance of the rewards.
         low, high: Smallest and largest reward.
         level: Recent mean of the rewards minus the predictions.
-        own_mean, own_n: Long-term mean of the rewards as they came, and how many it counts, at most `LONG`.
+        own_mean, own_n: Long-term mean of the rewards as they came, and how many it counts, at most `LATEST`.
         apart_n, apart, apart_at: Decayed number of rewards, decayed sum of their differences from that mean,
             and the number of the reward at which they were decayed.
         recent: Recent mean of the rewards, less the mean.
@@ -153,20 +148,20 @@ class _ArmEvidence:
             return 0.0
         predicted = float(self.weights @ x)
         error = reward - self.level - predicted
-        self.level += error * max(1.0 / (self.n + 1.0), RECENT_RATE)
+        self.level += error * max(1.0 / (self.n + 1.0), RATE)
         self.squares += x * x
-        self.weights += error / max(float(x @ x), TINY) * x / self.squares
+        self.weights += error / max(float(x @ x), TIE) * x / self.squares
         return predicted
 
     def note_swing(self, reward: float) -> None:
         """Measure how far the recent mean of the arm is from its mean."""
-        self.recent += (reward - self.mean - self.recent) * RECENT_RATE
-        by_chance = self.variance * RECENT_RATE / (2.0 - RECENT_RATE)
+        self.recent += (reward - self.mean - self.recent) * RATE
+        by_chance = self.variance * RATE / (2.0 - RATE)
         self.block = self.block + self.recent * self.recent - by_chance
         self.block_n += 1.0
-        if self.block_n == BLOCK:
+        if self.block_n == LATEST:
             self.blocks += 1.0
-            self.swing += (self.block / BLOCK - self.swing) * max(1.0 / (self.blocks + 1.0), BLOCK_RATE)
+            self.swing += (self.block / LATEST - self.swing) * max(1.0 / (self.blocks + 1.0), RATE)
             self.block = self.block_n = 0.0
 
 
@@ -241,13 +236,13 @@ class ChangeDetector:
 
     def _measure_common(self, one: _ArmEvidence, reward: float) -> float:
         """Return how far the latest rewards of the other arms are above their means, and note a reward."""
-        weight, total = (value * (1.0 - COMMON_RATE) for value in self._common)
-        kept: float = (1.0 - COMMON_RATE) ** (self._now - one.apart_at)
+        weight, total = (value * (1.0 - RATE) for value in self._common)
+        kept: float = (1.0 - RATE) ** (self._now - one.apart_at)
         own_weight, own_total = one.apart_n * kept, one.apart * kept
         level = (total - own_total) / (max(weight - own_weight, 0.0) + COMMON_PRIOR)
         most = MOST_COMMON * math.sqrt(one.variance)
         apart = reward - one.own_mean if one.own_n else 0.0
-        one.own_n = min(one.own_n + 1.0, LONG)
+        one.own_n = min(one.own_n + 1.0, LATEST)
         one.own_mean += (reward - one.own_mean) / one.own_n
         one.apart_n, one.apart, one.apart_at = own_weight + 1.0, own_total + apart, float(self._now)
         self._common = weight + 1.0, total + apart
@@ -265,7 +260,7 @@ class ChangeDetector:
         at = 0
         for beyond, most_beyond, most_short in (rise, fall):
             further = max(min(moved + UNSEEN * most_beyond / n, most_beyond / 2.0), LEAST_MOVE)
-            gain, most = beyond - further, STAKED / max(most_short + further, TINY)
+            gain, most = beyond - further, STAKED / max(most_short + further, TIE)
             for stake in BETS:
                 growth = 1.0 + min(stake / deviation, most) * gain
                 one.evidence[at] = (one.evidence[at] + 1.0) * growth
@@ -279,14 +274,8 @@ class ChangeDetector:
 
     def arrays(self) -> dict[str, Array]:
         """Return the state without the names of the arms: a row per arm, and the number of rewards."""
-        rows = []
-        for one in self._arms.values():
-            moments = (one.n, one.mean, one.error, one.variance, one.low, one.high, one.level)
-            common = (one.own_mean, one.own_n, one.apart_n, one.apart, one.apart_at)
-            swings = (one.recent, one.block, one.block_n, one.swing, one.blocks)
-            rows.append([*moments, *common, *swings, *one.evidence, *one.begun, *one.weights, *one.squares])
-        seen = np.array([float(self._now), *self._common])
-        return {"watched": np.array(rows, dtype=np.float64), "seen": seen}
+        rows = [np.hstack([getattr(one, each.name) for each in fields(one)]) for one in self._arms.values()]
+        return {"watched": np.array(rows), "seen": np.array([float(self._now), *self._common])}
 
     @property
     def arms(self) -> list[str]:

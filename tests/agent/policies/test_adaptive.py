@@ -80,7 +80,6 @@ class Reference:
         self.rows: list[tuple[str, Array, Array, float, float, float, int]] = []
         """Arm, x, v, reward less mean score, weight of the whole, error, parts."""
         self.noise, self.worth, self.factor = 0.2, 20.0, 1.0
-        self.expected = np.array([1.0, 0.0, 0.5])
         self.since, self.restarted = 0, False
 
     @property
@@ -114,7 +113,7 @@ class Reference:
         apart, weight = np.array([row[3] for row in self.rows]), self.weights
         prior = COMMON * [self.factor, 1.0, 1.0]
         common = np.linalg.solve(
-            in_common := np.diag(prior) + (v.T * weight) @ v, prior * self.expected + (v.T * weight) @ apart
+            in_common := np.diag(prior) + (v.T * weight) @ v, prior * [1.0, 0.0, 0.5] + (v.T * weight) @ apart
         )
         apart_from_mean = vs[:, 0] - vs[:, 0].mean()
         doubt = 0.5 * self.noise * apart_from_mean**2 * np.linalg.inv(in_common)[0, 0]
@@ -157,7 +156,7 @@ class Reference:
         weights = [0.25 if place < of_before else 1.0 for place in range(len(self.rows))]
         whole = [(*row[:4], weight, 0.0, 1) for row, weight in zip(self.rows, weights, strict=True)]
         self.rows = whole[-kept:]
-        self.expected, self.since, self.restarted = np.array([0.5, 0.0, 0.5]), 0, True
+        self.since, self.restarted = 0, True
 
 
 def embedded(rng: np.random.Generator, scores: dict[str, float]) -> Context:
@@ -344,13 +343,13 @@ def test_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise_in_proportion
             np.testing.assert_allclose(found, share_of_a_rise(mean - less, width, risen, noise), atol=1e-9)
         noticed += any(risen)
         error = (reward - float(mean[ARMS.index(arm)])) / math.sqrt(noise)
-        evidence[arm] = min(max(0.0, evidence[arm] + max(-2.0, min(error, 2.0)) - 0.25), 16.0)
+        evidence[arm] = min(max(0.0, evidence[arm] + max(-2.0, min(error, 2.0)) - 0.25), 11.0)
         highest = max(highest, evidence[arm])
         worth = 0.999 * worth + 1.0
         noise += ((error * math.sqrt(noise)) ** 2 - noise) / worth
         policy.learn(decision(seen, arm), reward)
     assert 15 < noticed < 400
-    assert highest == 16.0, "the most that is remembered"
+    assert highest == 11.0, "the most that is remembered"
     assert outliers, "a reward that is lower by more than two deviations"
 
 
@@ -392,39 +391,8 @@ def test_a_rise_that_is_noticed_moves_the_draws_by_degrees_however_far_behind_it
                 after = policy.probabilities(seen, ARMS)
                 jumps.append(np.abs(after - before).sum() / 2.0)
                 before = after
-    assert before[2] > 0.4
+    assert before[2] > 0.2
     assert max(jumps) < 0.1
-
-
-def test_a_policy_with_a_baseline_makes_no_looks() -> None:
-    policy = Adaptive(baseline="large", looks=1000.0)
-    rate(policy, "large", 0.0, [0.5] * 30)
-    rate(policy, "small", 0.0, [0.1] * 3)
-    assert ask(policy, 0.0).tolist() == [0.0, 1.0]
-
-
-def test_rewards_that_are_late_cost_half_of_the_draws_at_most_where_a_rise_is_noticed() -> None:
-    policy, rng = Adaptive(dims=4, looks=0.0), np.random.default_rng(3)
-    for arm, reward, n in (("bm25", 0.9, 100), ("rrf", 0.2, 40), ("rrf", 1.0, 6)):
-        for _ in range(n):
-            policy.learn(decision(context(rng, {}), arm), reward)
-    assert policy.restarts == ()
-    shares = policy.probabilities(context(rng, {}), ("bm25", "rrf"))
-    assert shares.tolist() == pytest.approx([0.67, 0.33], abs=5e-3)
-    for _ in range(20):
-        policy.learn(decision(context(rng, {}), "rrf"), 1.0)
-    shares = policy.probabilities(context(rng, {}), ("bm25", "rrf"))
-    assert shares.tolist() == pytest.approx([0.5, 0.5], abs=1e-3), "and no more"
-
-
-def test_that_an_unknown_arm_is_bad_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptive, "PRIOR", 0.9)
-    policy, rng = Adaptive(dims=4), np.random.default_rng(6)
-    for _ in range(400):
-        policy.learn(decision(context(rng, {}), "bm25"), float(rng.random() < 0.9))
-    for _ in range(100):
-        policy.learn(decision(context(rng, {}), "dense"), 0.0)
-    assert policy.restarts == ()
 
 
 @pytest.mark.slow
@@ -464,55 +432,35 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 6'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 7'):
         Adaptive().load(state)
 
 
-@pytest.mark.slow
-def test_after_a_restart_arms_without_kept_rewards_decide_as_in_a_policy_that_is_loaded() -> None:
-    rng, policy = np.random.default_rng(8), Adaptive(dims=4)
-    for t in range(700):
-        seen = context(rng, {})
-        arm = ARMS[2] if t < 50 else ARMS[t % 2]
-        policy.probabilities(seen, ARMS)
-        policy.learn(decision(seen, arm), float(rng.random() < (0.9 if t < 400 else 0.1)))
-        if policy.restarts:
-            break
-    assert policy.restarts
-    loaded, last = Adaptive(dims=4).load(policy.save()), context(rng, {})
-    np.testing.assert_array_equal(policy.posterior(last, ARMS), loaded.posterior(last, ARMS))
-    mean, deviation = policy.posterior(last, ("rrf", "new"))
-    assert mean[0] == mean[1], "the third arm, whose rewards were the first, has none left"
-    assert deviation[0] == deviation[1]
-
-
-def test_a_restart_halves_what_scores_are_worth_until_rewards_say_how_right_they_are() -> None:
+def test_after_a_restart_rewards_say_how_right_scores_are() -> None:
     """They tell kinds of questions apart; an arm falls, and the other one earns what they say, or not."""
 
-    def worth(right: bool | None) -> float:
+    def worth(right: bool) -> float:
         """Return by how much a score of .9 makes a mean higher than one of .1."""
         rng, policy = np.random.default_rng(8), Adaptive(dims=0)
 
         def ask(arm: str, chance: float | None) -> None:
             scores = {"bm25": 0.8, "dense": 0.1 if rng.integers(2) else 0.9}
-            chance = (
-                (scores if right else {"dense": 1.0 - scores["dense"]})[arm] if chance is None else chance
-            )
+            earned = scores if right else {"dense": 1.0 - scores["dense"]}
+            chance = earned[arm] if chance is None else chance
             policy.learn(decision(context(rng, scores), arm), float(rng.random() < chance))
 
         for t in range(640):
             if not policy.restarts:
                 ask("bm25", 0.8 if t < 600 else 0.05)
         assert len(policy.restarts) == 1
-        for _ in range(0 if right is None else 200):
+        for _ in range(200):
             ask("dense", None)
         scored = [{"dense": {"router": score}, "bm25": {"router": 0.5}} for score in (0.1, 0.9)]
         low, high = (policy.posterior(Context("?", arms=one), ARMS[:2])[0] for one in scored)
         return float((high[1] - high[0] - low[1] + low[0]) / 0.8)
 
-    assert worth(None) == pytest.approx(0.5, abs=0.2)
-    assert worth(True) > 0.6
-    assert worth(False) < 0.2
+    assert worth(right=True) > 0.6
+    assert worth(right=False) < 0.2
 
 
 @pytest.mark.slow
@@ -525,16 +473,6 @@ def test_it_remembers_500_rewards() -> None:
         sizes.append(len(policy.save()))
     assert sizes[498] < sizes[499] - 20
     assert sizes[499] == pytest.approx(sizes[-1], abs=10)
-
-
-@pytest.mark.slow
-def test_within_100_rewards_of_a_restart_there_is_no_other() -> None:
-    policy, rng = Adaptive(dims=2), np.random.default_rng(6)
-    for i in range(2400):
-        policy.learn(decision(context(rng, {}), "bm25"), float(i // 130 % 2))
-    at = [restart.reward for restart in policy.restarts]
-    assert len(at) > 3
-    assert np.diff(at).min() > 100
 
 
 def fallen(
@@ -679,14 +617,6 @@ def test_an_arm_that_is_well_again_gets_its_traffic_back() -> None:
     assert min(shares) > 0.8
 
 
-def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
-    policy = play(Adaptive(dims=4, looks=0.0), 300, lambda _: promised(0), promised).policy
-    seen = context(np.random.default_rng(4), promised(0))
-    free, priced = (policy.penalise(seen, ARMS, np.array([fee, 0.0, 0.0])) for fee in (0.0, 0.5))
-    assert free.tolist() == pytest.approx([1.0, 0.0, 0.0], abs=5e-3)
-    assert priced.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=5e-3)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_scores_that_mislead_are_left_within_thirty_ratings_and_not_by_one_of_them(seed: int) -> None:
     """Each question has another right arm, and the scores say the opposite."""
@@ -776,26 +706,6 @@ def test_before_the_first_reward_a_question_may_be_without_an_embedding() -> Non
     for _ in range(2):
         assert policy.probabilities(replace(embedded, embedding=()), ARMS) == pytest.approx([1 / 3] * 3)
         assert policy.probabilities(embedded, ARMS) == pytest.approx([1 / 3] * 3)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.slow
-def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_need_it(seed: int) -> None:
-    """Both arms are right on one kind of questions, the dear one on the other, too; it costs 0.2."""
-    rng, policy, shares = np.random.default_rng(seed), Adaptive(), []
-    arms = ("cheap", "dear")
-    for _ in range(800):
-        hard = bool(rng.integers(2))
-        seen = Context(
-            "?", {"w=multiply" if hard else "w=add": 1.0, "shape=statement": 1.0, "has_digit": 1.0}
-        )
-        p = compute_served_distribution(policy, seen, arms, 0.05)
-        arm = arms[rng.choice(2, p=p)]
-        policy.learn(decision(seen, arm, arms), 0.8 if arm == "dear" else float(not hard))
-        shares.append((hard, p[1]))
-    found = {kind: np.mean([dear for hard, dear in shares[-200:] if hard is kind]) for kind in (False, True)}
-    assert found[False] < 0.1
-    assert found[True] > 0.85
 
 
 @pytest.mark.slow
@@ -919,8 +829,8 @@ def test_a_decision_without_the_baseline_is_made_as_without_one() -> None:
     )
 
 
-def test_a_rise_takes_no_draws_from_the_baseline() -> None:
-    kept, free = Adaptive(baseline="large"), Adaptive(looks=0.0)
+def test_neither_a_rise_nor_looks_take_draws_from_the_baseline() -> None:
+    kept, free = Adaptive(baseline="large", looks=1000.0), Adaptive(looks=0.0)
     for policy in (kept, free):
         rate(policy, "large", 0.0, [0.6] * 200)
         rate(policy, "small", 0.0, [0.2] * 5 + [1.0] * 6)
