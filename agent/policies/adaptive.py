@@ -85,7 +85,7 @@ NOTICE = 2.5
 """Sum by which rewards are higher than expected, in deviations, beyond which an arm is looked at."""
 
 HALF_LIFE = 350.0
-"""Rewards of all arms, in steps of `LEAST`, in which half of what is known of an arm that fell is forgotten."""
+"""Rewards of all arms in which half of what is known of an arm that fell is forgotten; `LEAST` are a step."""
 
 BEFORE = 0.25
 """Weight of rewards from before the change that a restart keeps."""
