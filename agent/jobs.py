@@ -53,10 +53,6 @@ class RunFailedError(Exception):
     """A warm start failed, without a change of what is served; the message names its run and the step."""
 
 
-class UndecidedError(Exception):
-    """A required evaluation is still under way; the message names it."""
-
-
 class StoppedError(Exception):
     """The service stops; work under way is cancelled."""
 

@@ -35,8 +35,9 @@ from armwise.agent.lab.warmstart.canary import (
 from armwise.agent.policies import Exploration
 from armwise.agent.policies.sampling import count_share
 from armwise.feedback.arrays import Floats, Integers, take_drawn
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.logged_draws import LoggedDraws
-from armwise.feedback.ope import GateSpec, Verdict, judge
+from armwise.feedback.ope import Verdict, judge
 
 ARMS, FLOOR, MOVED = ("a", "b", "c", "d"), 0.02, 0.2
 

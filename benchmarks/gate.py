@@ -28,9 +28,10 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from armwise.feedback.arrays import Floats, Integers, take_drawn
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.logged_draws import LoggedDraws
-from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope import judge
 from armwise.feedback.reward import RewardRule
 
 Range = tuple[float, float]

@@ -111,6 +111,10 @@ class ChangedMeanwhileError(StoreError):
     """The state that a decision rests on has changed; nothing was written."""
 
 
+class UndecidedError(Exception):
+    """A required evaluation is still under way; the message names it."""
+
+
 class UnderWayError(StoreError):
     """A job of which one runs at a time is running, or requested already."""
 

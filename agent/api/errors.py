@@ -23,7 +23,6 @@ from armwise.agent.access import (
     UnloggedIdError,
 )
 from armwise.agent.api.responses import StdlibJson
-from armwise.agent.jobs import UndecidedError
 from armwise.agent.policies import FeatureError
 from armwise.agent.replies import Envelope, Failure, construct
 from armwise.agent.serving import ask
@@ -36,6 +35,7 @@ from armwise.feedback.errors import (
     ProjectTakenError,
     QueueFullError,
     TooMuchFeedbackError,
+    UndecidedError,
 )
 from armwise.feedback.events import Status
 from armwise.feedback.reward import RewardError, UnknownMetricError

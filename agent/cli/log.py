@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from armwise.agent import learning
 from armwise.agent.access import NewKey
-from armwise.agent.api import Export, ExportWindow, Format
+from armwise.agent.api.operations.export import Export, ExportWindow, Format
 from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import (
     CONFIG,

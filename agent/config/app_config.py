@@ -43,9 +43,9 @@ from armwise.arms.retrievers import ArmGraph, ArmSpec, ExternalArm, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.budget import Budget
 from armwise.feedback.drift import DriftSpec
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.guard import GuardSpec
 from armwise.feedback.log import locate_url, without_password
-from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule, Signal
 from armwise.number import Number
 

@@ -32,10 +32,10 @@ from armwise.agent.api.schemas import (
 from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, redirect, valid
 from armwise.agent.evaluation import FRESH_S, EvaluationRequest, name_candidate, newest_judgement
-from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.serving import Replica
+from armwise.feedback.errors import UndecidedError
 from armwise.feedback.events import Decision
 from armwise.feedback.registry import (
     ActivePolicy,

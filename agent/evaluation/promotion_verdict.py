@@ -15,9 +15,10 @@ from armwise.agent.config import AppConfig
 from armwise.agent.evaluation.candidate_names import CandidateKind
 from armwise.agent.evaluation.evaluation_request import EvaluationRequest
 from armwise.agent.evaluation.evaluation_task import Evaluations, evaluate_apart
-from armwise.agent.jobs import ProgressCallback, UndecidedError
+from armwise.agent.jobs import ProgressCallback
 from armwise.agent.learning import digest_configuration
 from armwise.arms.base import Progress
+from armwise.feedback.errors import UndecidedError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ActivePolicy, EvaluationRow, evaluations
 

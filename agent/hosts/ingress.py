@@ -16,7 +16,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from armwise.agent.access import require_closed
-from armwise.agent.api import create_app
+from armwise.agent.api.routes import create_app
 from armwise.agent.config import AppConfig, Http
 from armwise.agent.hosts.arms import open_here
 from armwise.agent.hosts.listener import listening

@@ -24,7 +24,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from armwise.agent.access import count_as
-from armwise.agent.api import ApiError
+from armwise.agent.api.errors import ApiError
 from armwise.agent.config import Http
 from armwise.agent.process_limits import most_connections
 

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from armwise.agent.api import choose_code
+from armwise.agent.api.errors import choose_code
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import verdict
 from armwise.agent.serving import Backends, Replica, Telemetry

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from armwise.agent.api import ApiError, create_app
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.routes import create_app
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
 from armwise.agent.doctor import require_libraries

@@ -35,7 +35,7 @@ from .evaluation import (
     predict,
 )
 from .from_arrays import evaluate_arrays
-from .gate import GateSpec, Verdict, judge
+from .gate import Verdict, judge
 from .intervals import Interval
 from .reward_model import Model, cross_fit, featurize, stack
 from .sample import NeverDrawnError, Sample, Terms
@@ -56,7 +56,6 @@ __all__ = [
     "Estimator",
     "EstimatorResult",
     "Evaluation",
-    "GateSpec",
     "Interval",
     "Model",
     "NeverDrawnError",

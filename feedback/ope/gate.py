@@ -16,18 +16,17 @@ rewards.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.feedback.arrays import TOLERANCE, Floats, Matrix, split
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.sample import Sample
-from armwise.number import Number
 
 TRAIL = 200
 """Maximum number of points of the trail."""
@@ -46,45 +45,6 @@ A larger difference means that the logged propensities are not those of the draw
 
 LEAST_OVERLAP = 0.99
 """Least share of a candidate's choices that the log could have drawn; the rest counts as the worst reward."""
-
-
-class GateSpec(BaseModel):
-    """The conditions that a candidate must meet to be promoted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    confidence: Literal["asymptotic", "strict"] = Field(
-        default="asymptotic",
-        description=(
-            "How the gate bounds the gain. `asymptotic` finds a gain sooner if the candidate prefers arms "
-            "that were rarely drawn; its `level` is approached as such draws add up. `strict` holds at its "
-            "`level` for a log of any size."
-        ),
-    )
-    level: Number = Field(
-        default=0.95,
-        gt=0.5,
-        lt=1,
-        description=(
-            "Certainty of the gate. If a candidate's gain is at most `margin`, this is the probability "
-            "that the gate never promotes it, however often it checks."
-        ),
-    )
-    margin: Number = Field(
-        default=0.0,
-        description=(
-            "Gain that a candidate must exceed. The gain is its mean reward minus the mean reward of what "
-            "was served. With a negative margin, the gate also promotes a slightly worse candidate."
-        ),
-    )
-    least_checked: int = Field(
-        default=100,
-        ge=0,
-        description=(
-            "Minimum decisions whose recomputed propensities agree with the log. Set this to 0 to accept a "
-            "log whose propensities cannot be recomputed, such as an imported one."
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

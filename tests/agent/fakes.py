@@ -13,7 +13,8 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from armwise.agent.api import choose_code, create_app
+from armwise.agent.api.errors import choose_code
+from armwise.agent.api.routes import create_app
 from armwise.agent.background import Work
 from armwise.agent.config import parse
 from armwise.agent.console.summary import write_summary

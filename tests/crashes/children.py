@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from armwise.agent.api import choose_code, create_app
+from armwise.agent.api.errors import choose_code
+from armwise.agent.api.routes import create_app
 from armwise.agent.background import Work
 from armwise.agent.config import parse
 from armwise.agent.evaluation import verdict

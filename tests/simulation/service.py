@@ -21,7 +21,8 @@ import orjson
 from river.drift import ADWIN
 
 from armwise.agent.access import keyring as keyrings
-from armwise.agent.api import choose_code, create_app
+from armwise.agent.api.errors import choose_code
+from armwise.agent.api.routes import create_app
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import Evaluations

@@ -20,7 +20,6 @@ from armwise.agent.api.schemas import (
     PromotionChoice,
     VersionChoice,
 )
-from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import PolicyError
 from armwise.agent.replies import (
@@ -41,7 +40,7 @@ from armwise.agent.replies import (
 )
 from armwise.agent.serving import Replica
 from armwise.feedback.drift import Alarms
-from armwise.feedback.errors import ChangedMeanwhileError, QueueFullError
+from armwise.feedback.errors import ChangedMeanwhileError, QueueFullError, UndecidedError
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, keys, promotions
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.training_log import delays, settled

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from armwise.agent.api import Export, ExportWindow
+from armwise.agent.api.operations.export import Export, ExportWindow
 from armwise.agent.cli.evaluate import derive_config
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example

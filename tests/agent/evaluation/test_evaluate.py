@@ -36,8 +36,9 @@ from armwise.agent.policies import (
     sampling,
 )
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status, Tick
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.log import Store
-from armwise.feedback.ope import GateSpec, judge
+from armwise.feedback.ope import judge
 from armwise.feedback.registry import versions
 from armwise.feedback.reward import Prices
 from armwise.feedback.sources import LogSource

@@ -20,10 +20,10 @@ from armwise.agent.evaluation.promotion_verdict import (
     verdict,
     verdict_on,
 )
-from armwise.agent.jobs import JobFailedError, ProgressCallback, UndecidedError
+from armwise.agent.jobs import JobFailedError, ProgressCallback
 from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
 from armwise.agent.policies import PolicySpec
-from armwise.feedback.errors import QueueFullError
+from armwise.feedback.errors import QueueFullError, UndecidedError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ActivePolicy, EvaluationRow, evaluations
 from armwise.feedback.registry.promotions import Action, Promotion

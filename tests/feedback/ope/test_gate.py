@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from armwise.feedback.arrays import Floats, Matrix
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope import gate
-from armwise.feedback.ope.gate import GateSpec, Verdict, judge
+from armwise.feedback.ope.gate import Verdict, judge
 from benchmarks.gate import SITUATIONS
 
 SPEC, STRICT = GateSpec(), GateSpec(confidence="strict")

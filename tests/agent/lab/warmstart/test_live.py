@@ -21,9 +21,9 @@ from armwise.arms.lab.portfolio import outcomes
 from armwise.arms.models import build_embedder
 from armwise.arms.questions import Question
 from armwise.feedback.events import ROUTER
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.ope import GateSpec
 from armwise.feedback.registry import active_policy, arm_sets, promotions, routers, runs, versions
 from armwise.feedback.training_log import read_learned_examples, router_contexts
 from tests.agent.evaluation.test_evaluate import ARMS, evaluated, of, turn

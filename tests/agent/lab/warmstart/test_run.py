@@ -34,8 +34,8 @@ from armwise.feedback.drift import Alarm, Alarms, read_alarms
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.errors import LogUnavailableError, UnderWayError
 from armwise.feedback.events import LABELS
+from armwise.feedback.gate_spec import GateSpec
 from armwise.feedback.log import Store
-from armwise.feedback.ope import GateSpec
 from armwise.feedback.registry import (
     ActivePolicy,
     Run,
