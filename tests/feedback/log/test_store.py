@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, count
 from pathlib import Path
@@ -96,19 +96,6 @@ def test_any_decision_survives_the_database(
     assert found.decision == fact
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(number=finite, at=st.floats(0, 1e9))
-@pytest.mark.slow
-def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: float) -> None:
-    name = f"d{next(ids)}"
-    fact = value(name, number=number, at=at)
-    store.append([decision(name, at=at), fact])
-    found = store.record(name)
-    assert found is not None
-    assert found.decision == decision(name, at=at)
-    assert found.feedback == (fact,)
-
-
 def test_the_newest_decisions_are_those_of_the_traffic(store: Store) -> None:
     store.append([decision("a"), decision("b")])
     store.append([replace(decision(f"label-{n}"), policy=LABELS) for n in range(3)])
@@ -184,14 +171,6 @@ def test_a_decision_that_is_not_learned_is_counted_under_one_reason(url: str) ->
         "not finished": 1,
     }
     store.close()
-
-
-def test_modes_and_costs_keep_their_types(store: Store) -> None:
-    store.append([decision("d1", mode=Mode.FORCED), execution("d1")])
-    found = store.record("d1")
-    assert found is not None
-    assert found.decision.mode is Mode.FORCED
-    assert isinstance(found.execution.cost.steps, int) if found.execution else False
 
 
 def test_the_index_the_cache_and_the_models_of_an_execution_are_kept(store: Store) -> None:
@@ -377,17 +356,6 @@ def test_a_reader_never_sees_a_position_appear_below_one_that_it_has_seen(url: s
             done.set()
         reader.result()
     assert store.log_seq() == 2 * WRITERS * 15 * 3
-
-
-def test_what_was_shown_is_not_counted_as_feedback(url: str) -> None:
-    shown = [
-        replace(value("d", key=n), kind=FeedbackKind.ACTIVATION, metric="", value=None) for n in ("1", "2")
-    ]
-    with closing(Store(url, most_feedback=1)) as store:
-        store.append([decision("d"), *shown])
-        store.append([value("d", key="3")])
-        with pytest.raises(TooMuchFeedbackError):
-            store.append([value("d", key="4")])
 
 
 def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: str) -> None:

@@ -1,10 +1,9 @@
 """The joiner: it reads the whole log in order, writes each example once, and notices what is missing.
 
-What is learned of which facts is in test_fold.py, and that nothing depends on when the joiner looked in
+What is learned of which facts is in test_join.py, and that nothing depends on when the joiner looked in
 test_model.py.
 """
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -94,14 +93,6 @@ def test_time_is_written_down_once_a_rating_can_be_corrected_no_more(store: Stor
     assert join.advance(now=140.0).log_seq == 7, "nor for what nobody made"
 
 
-def test_time_that_closes_one_decision_leaves_a_later_one_open(store: Store, turn: Turn) -> None:
-    turn("d1", at=100.0), turn("d2", at=130.0)
-    how = rule(default=0.0)
-    closing = 160.0 + GRACE_S + 0.5
-    assert joiner(store, how).advance(now=closing) == Position(5, closing, 1)
-    assert learned(store, how) == [(1, "d1", {})]
-
-
 def test_each_rule_has_a_training_log_of_its_own(store: Store, turn: Turn) -> None:
     turn("d1"), turn("d2", at=101.0)
     for said in (value("d1"), value("d2", "thumb", 0.5), value("d2", at=150.0), value("other", at=900.0)):
@@ -111,19 +102,6 @@ def test_each_rule_has_a_training_log_of_its_own(store: Store, turn: Turn) -> No
     joiner(store, all_).advance(now=900.0)
     assert learned(store, any_) == [(1, "d1", {"right": 1.0}), (2, "d2", {"thumb": 0.5})]
     assert learned(store, all_) == [(1, "d2", {"thumb": 0.5, "right": 1.0}), (2, "d1", {"right": 1.0})]
-
-
-def test_what_one_rule_has_learned_is_open_for_another_that_reads_fact_by_fact(
-    store: Store, turn: Turn
-) -> None:
-    turn("d1"), turn("d2", at=101.0)
-    for said in (value("d2", "thumb", 0.5), value("d1"), value("d2", at=150.0)):
-        store.append([said])
-    joiner(store, rule()).advance(now=150.0)
-    both, all_ = joiner(store, rule(Complete.ALL), batch=1), rule(Complete.ALL)
-    while both.advance(now=150.0).log_seq < store.log_seq():
-        pass
-    assert learned(store, all_) == [(1, "d2", {"thumb": 0.5, "right": 1.0})]
 
 
 def test_only_the_newest_epoch_may_write(store: Store, turn: Turn) -> None:
@@ -170,42 +148,6 @@ def test_small_batches_give_the_same_training_log_as_one_large(store: Store, tur
     assert reached == [*range(7, 150, 7), 150]
     assert join.left == 0
     assert [name for _, name, _ in learned(store)] == shuffled
-
-
-def test_a_batch_that_ends_between_items_sent_together_learns_them_together(store: Store, turn: Turn) -> None:
-    turn("d1")
-    store.append([value("d1"), value("d1", "thumb", -1.0)])
-    assert joiner(store, batch=3).advance(now=110.0) == Position(3, 105.0, 0)
-    joiner(store, batch=3).advance(now=110.0)
-    assert learned(store) == [(1, "d1", {"right": 1.0, "thumb": -1.0})]
-
-
-def test_a_restart_takes_up_what_was_waiting(store: Store) -> None:
-    store.append([value("d1")])
-    joiner(store).advance(now=106.0)
-    store.append([decision("d1")])
-    joiner(store).advance(now=106.0)
-    store.append([execution("d1")])
-    joiner(store).advance(now=108.0)
-    assert learned(store) == [(1, "d1", {"right": 1.0})]
-
-
-def test_a_restart_does_not_learn_again_what_was_learned(store: Store, turn: Turn) -> None:
-    turn("d1")
-    store.append([value("d1")])
-    joiner(store).advance(now=110.0)
-    store.append([value("d1", "thumb")])
-    assert joiner(store).advance(now=110.0) == Position(4, 105.0, 1)
-    assert learned(store) == [(1, "d1", {"right": 1.0})]
-
-
-@pytest.mark.parametrize("restarted", [False, True], ids=["live", "restarted"])
-def test_an_execution_before_its_decision_is_passed_over(store: Store, *, restarted: bool) -> None:
-    store.append([execution("d1"), decision("d1"), value("d1")])
-    one = joiner(store)
-    one.advance(now=106.0)
-    (joiner(store) if restarted else one).advance(now=500.0)
-    assert learned(store) == []
 
 
 def test_a_restart_takes_up_what_is_open_until_this_very_moment(store: Store, turn: Turn) -> None:
@@ -277,34 +219,13 @@ def test_a_piece_of_the_training_log_is_read_when_it_is_reached(judged: Store) -
     assert read == [{"right": 1.0}, {"right": 1.0}, {"right": 0.25}]
 
 
-# -- what a status says ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ruled(url: str) -> Iterator[Store]:
-    """A log that looks up what was learned."""
-    store = Store(url, rule().join)
-    yield store
-    store.close()
-
-
-def status_of(store: Store, item: Feedback) -> str:
-    (receipt,) = store.append([item])
-    assert receipt.status is not None
-    return receipt.status.value
-
-
-def taken_back(item: Feedback) -> Feedback:
-    return replace(item, value=None, kind=FeedbackKind.RETRACTION)
-
-
-def test_a_key_that_was_taken_back_is_not_refused(ruled: Store) -> None:
-    ruled.append([decision("d1")])
-    assert status_of(ruled, taken_back(value("d1"))) == "stored"
-    assert status_of(ruled, value("d1")) == "stored"
-    assert status_of(ruled, taken_back(value("d1"))) == "duplicate"
+def test_a_key_that_was_taken_back_is_not_refused(store: Store) -> None:
+    back = replace(value("d1"), value=None, kind=FeedbackKind.RETRACTION)
+    store.append([decision("d1")])
+    statuses = [str(store.append([item])[0].status) for item in (back, value("d1"), back)]
+    assert statuses == ["stored", "stored", "duplicate"]
     with pytest.raises(ConflictError, match=r"was used for right=1 on d1; it cannot also be right=0\.5"):
-        ruled.append([value("d1", number=0.5)])
+        store.append([value("d1", number=0.5)])
 
 
 # -- a damaged log ------------------------------------------------------------------------------------
@@ -388,22 +309,6 @@ def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) 
 
 
 # -- one episode of many -------------------------------------------------------------------------------
-
-
-def test_a_rating_of_an_episode_counts_for_the_decisions_whose_deadline_it_meets(url: str) -> None:
-    mean = RewardRule(
-        correction_time="PT0S", metrics={"right": Metric(aggregation="mean")}, wait_time="PT1M", default=0.5
-    )
-    with closing(Store(url, mean.join)) as store:
-        for name, at in (("d1", 100.0), ("d2", 155.0)):
-            store.append([replace(decision(name, at=at), episode_id="talk"), execution(name)])
-        for key, at, number in (("1", 156.0, 1.0), ("2", 161.0, 0.0)):
-            said = replace(value("talk", key=key, at=at), decision_id=None, episode_id="talk")
-            store.append([replace(said, value=number)])
-        store.append([Tick(300.0)])
-        Joiner(store, mean, take_epoch(store, "test", 0.0)).advance(300.0)
-        learned = {one.decision.id: one.metrics for one in read_examples(store, mean.join)}
-    assert learned == {"d1": {"right": 1.0}, "d2": {"right": 0.5}}
 
 
 @pytest.mark.parametrize(

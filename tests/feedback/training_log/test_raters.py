@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from armwise.feedback.drift.alarms import Watch, read_alarms
 from armwise.feedback.drift.monitor import Change
-from armwise.feedback.events import LABELS, Example, Feedback, Mode
+from armwise.feedback.events import Example, Feedback, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
@@ -136,24 +136,11 @@ def test_a_flood_of_one_key_is_learned_a_quarter_at_once() -> None:
     assert learned == [*(f"u{n}" for n in range(60)), *(f"g{n}" for n in range(5))]
 
 
-def test_where_others_go_on_a_flood_stays_a_quarter_of_what_is_learned() -> None:
-    facts = usual()
-    for number in range(90):
-        facts += rating(f"g{number}", "guest") if number % 3 else rating(f"v{number}", "app")
-    learned = [one.rater for one in ready(rule(), facts)][60:]
-    assert Counter(learned)["guest"] <= 0.25 * len(learned) + 5
-    assert Counter(learned)["app"] == 30
-
-
 @pytest.mark.parametrize("rater", [None, "", "app"])
 def test_keys_of_judges_those_unknown_and_those_usual_are_not_limited(rater: str | None) -> None:
     joined = ready(rule(), [*usual(), *flood(60, rater)])
     assert len(joined) == 120
     assert all(one.learned for one in joined)
-
-
-def test_the_first_ratings_of_a_log_are_learned_whoever_gives_them() -> None:
-    assert len(ready(rule(), flood(39, "guest"))) == 39
 
 
 def test_what_is_left_over_is_learned_at_its_deadline_if_there_is_room_then() -> None:
@@ -232,11 +219,6 @@ def test_which_are_left_out_does_not_depend_on_values(values: list[float], defau
         ]
 
     assert course(values) == course([1.0 - value for value in values])
-
-
-def test_nobody_is_limited_where_the_share_is_one() -> None:
-    free = rule().model_copy(update={"rater_share": 1.0})
-    assert len(ready(free, [*usual(), *flood(60, "guest")])) == 120
 
 
 def test_a_share_is_part_of_the_training_log() -> None:
@@ -365,15 +347,6 @@ def test_an_alarm_names_who_rated_more_than_its_share(flooded: int, named: str |
         alarm = read_alarms(store).newest
         assert alarm is not None
         assert alarm.rater == named
-
-
-def test_a_label_of_a_log_is_not_rated() -> None:
-    with closing(Store("sqlite://")) as store:
-        label = replace(decision("l1", wait_s=0.0), policy=LABELS)
-        done = replace(execution("l1"), finished_at=100.0)
-        store.append([label, done, Feedback("f", "l1", "right", 1.0, 100.0, rater="guest")])
-        Joiner(store, SHORT, take_epoch(store, "test", 0.0)).advance(106.0)
-        assert raters.read_rated(store, SHORT.join) == []
 
 
 def test_shares_are_read_as_they_were_kept() -> None:
