@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,38 +18,22 @@ SERVING_S = 10.0
 """Longest time of a statement for which a request waits and holds a thread, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricDefinition:
-    """Type and range of a metric.
+Definition = Mapping[str, Any]
+"""Type and range of a metric, `low` to `high`, and the number of each of its `labels`, if it has any."""
 
-    Attributes:
-        type: `boolean` or `float`.
-        low: Smallest value.
-        high: Largest value.
-        labels: The number of each label of a categorical metric; empty for others.
+
+def _describe(definition: Definition) -> str:
+    """Return a definition as text.
+
+    >>> _describe({"type": "float", "low": -1.0, "high": 1.0, "labels": {}})
+    'float in [-1, 1]'
+    >>> _describe({"type": "categorical", "low": 0.0, "high": 1.0, "labels": {"good": 1.0, "bad": 0.0}})
+    'categorical {bad: 0, good: 1}'
     """
-
-    type: str
-    low: float
-    high: float
-    labels: Mapping[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """Return it as text.
-
-        >>> str(MetricDefinition("boolean", 0.0, 1.0)), str(MetricDefinition("float", -1.0, 1.0))
-        ('boolean', 'float in [-1, 1]')
-        >>> str(MetricDefinition("categorical", 0.0, 1.0, {"good": 1.0, "bad": 0.0}))
-        'categorical {bad: 0, good: 1}'
-        """
-        if self.labels:
-            labels = (f"{label}: {number:g}" for label, number in sorted(self.labels.items()))
-            return f"{self.type} {{{', '.join(labels)}}}"
-        return self.type if self.type == "boolean" else f"{self.type} in [{self.low:g}, {self.high:g}]"
-
-    def extends(self, before: "MetricDefinition") -> bool:
-        """Return whether this adds labels to an earlier definition, so that its values still conform."""
-        return bool(before.labels) and self.labels.items() >= before.labels.items()
+    kind, low, high, labels = (definition[name] for name in ("type", "low", "high", "labels"))
+    if labels:
+        return f"{kind} {{{', '.join(f'{label}: {number:g}' for label, number in sorted(labels.items()))}}}"
+    return str(kind) if kind == "boolean" else f"{kind} in [{low:g}, {high:g}]"
 
 
 def declare(store: Store, rule: RewardRule, now: float) -> None:
@@ -58,57 +42,54 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
     Raises:
         MetricRedefinedError: The log has values of another definition.
     """
-    declared = {
-        name: MetricDefinition(metric.type, *metric.range, metric.values or {})
+    declared: dict[str, Definition] = {
+        name: {"type": metric.type, "low": low, "high": high, "labels": metric.values or {}}
         for name, metric in rule.metrics.items()
+        for low, high in [metric.range]
     }
     with store.reading() as connection:
         if _newest(connection).items() >= declared.items():
             return
     with store.writing() as connection:
         before = _newest(connection)
-        changed = {name: new for name, new in declared.items() if before.get(name) != new}
-        for name, new in changed.items():
-            _check(connection, name, before.get(name), new)
-            record(connection, Operation.METRIC, now, asdict(new), subject=name)
+        for name, new in declared.items():
+            if before.get(name) != new:
+                _check(connection, name, before.get(name), new)
+                record(connection, Operation.METRIC, now, new, subject=name)
 
 
-def _newest(connection: sa.Connection) -> Mapping[str, MetricDefinition]:
-    """Return the newest definition of each metric."""
-    rows = find_newest_of_each(connection, Operation.METRIC)
-    return {row.subject: MetricDefinition(**row.document) for row in rows}
+def _newest(connection: sa.Connection) -> dict[str, Definition]:
+    return {row.subject: row.document for row in find_newest_of_each(connection, Operation.METRIC)}
 
 
-def _check(
-    connection: sa.Connection, name: str, before: MetricDefinition | None, new: MetricDefinition
-) -> None:
-    """Check that all values of a metric have the same definition.
+def _check(connection: sa.Connection, name: str, before: Definition | None, new: Definition) -> None:
+    """Check that all values of a metric have the same definition, to which labels may be added.
 
     Values that lack a definition, such as imported ones, adopt the new one if they conform to it.
     """
-    if before is not None and new.extends(before):
+    if before is not None and before["labels"] and new["labels"].items() >= before["labels"].items():
         return
     f = t.feedback.c
     query = sa.select(sa.func.count()).where(
         f.metric == name, f.kind == FeedbackKind.VALUE.value, f.value.is_not(None)
     )
     if before is None:
-        outside = (f.value < new.low) | (f.value > new.high)
-        if new.type == "boolean":
+        outside = (f.value < new["low"]) | (f.value > new["high"])
+        if new["type"] == "boolean":
             outside |= f.value.not_in((0.0, 1.0))
-        if new.labels:
-            outside |= f.value.not_in(sorted(new.labels.values()))
+        if new["labels"]:
+            outside |= f.value.not_in(sorted(new["labels"].values()))
         query = query.where(outside)
     if not (n := connection.scalar(query)):
         return
     if before is None:
         raise MetricRedefinedError(
-            f"metric {name!r} is declared as {new}, but {n:,} of its values in the log do not fit: "
-            "declare a type and range that include them, or choose another name"
+            f"metric {name!r} is declared as {_describe(new)}, but {n:,} of its values in the log do not "
+            "fit: declare a type and range that include them, or choose another name"
         )
     raise MetricRedefinedError(
-        f"metric {name!r} is declared as {new}, but was {before} when its {n:,} values in the log "
-        f"were received: choose another name, or declare {before} again"
+        f"metric {name!r} is declared as {_describe(new)}, but was {_describe(before)} when its {n:,} values "
+        f"in the log were received: choose another name, or declare {_describe(before)} again"
     )
 
 
