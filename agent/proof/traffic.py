@@ -211,9 +211,7 @@ def read_between(
         return None
     if doubt is None:
         doubt = find_doubt(LogSource(store, rule), rule, Selection(since, until), on_progress)
-    times = None
-    if lateness.are_enough(store, rule, since, until):
-        times = lateness.read(store, rule, since, until)
+    times = lateness.read(store, rule, since, until)
     costs = config.reward.cost_weight != 0.0
     return LoggedTraffic("", concatenate(parts), rule, before, True, None, doubt, times, costs)
 

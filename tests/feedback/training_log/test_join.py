@@ -3,17 +3,26 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status
+from armwise.feedback.events import (
+    LABELS,
+    Decision,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import Joined
-from tests.feedback.fact_log import DecisionFact, Executed, FactLog, FeedbackFact, JoinedFact, TickFact
+from tests.feedback.conftest import decision, execution
+from tests.feedback.fact_log import Sent, join
 
 GRACE_S = 2.0
 """Seconds after its deadline in which a decision is open, as the document has it."""
@@ -23,7 +32,7 @@ DEADLINE = 100.0 + WAIT_S
 CLOSING = DEADLINE + GRACE_S
 """Of a decision that was made at 100."""
 
-AFTER = TickFact(0, CLOSING + 0.5)
+AFTER = Tick(CLOSING + 0.5)
 """Time that closes it."""
 
 FAILURES = [Status.ARM_FAILED, Status.FELL_BACK]
@@ -53,56 +62,40 @@ def rule(
 AT_DEADLINE = rule(Complete.DEADLINE)
 
 
-def decided(
-    name: str = "d1", at: float = 100.0, logged_at: float | None = None, **fields: object
-) -> DecisionFact:
-    return DecisionFact(0, name, at, at if logged_at is None else logged_at, **fields)  # type: ignore[arg-type]
+def decided(name: str = "d1", at: float = 100.0, *, past: bool = False, **fields: Any) -> Decision:
+    """A decision; one that is past was over before it was logged, like a label."""
+    return replace(decision(name, at=at), policy=LABELS if past else "uniform", **fields)
 
 
-def executed(name: str = "d1", status: Status = Status.OK, at: float = 101.0) -> Executed:
-    return Executed(0, name, at, status)
+def executed(name: str = "d1", status: Status = Status.OK, at: float = 101.0) -> Execution:
+    return replace(execution(name, status), finished_at=at)
 
 
 def said(
-    number: float = 1.0,
-    at: float = 105.0,
-    metric: str = "right",
-    *,
-    on: str = "d1",
-    key: str = "",
-    more: bool = False,
-) -> FeedbackFact:
+    number: float = 1.0, at: float = 105.0, metric: str = "right", *, on: str = "d1", key: str = ""
+) -> Feedback:
     """A value, under a key of its own unless told otherwise; on an episode where its name begins with e."""
     about = (None, on) if on.startswith("e") else (on, None)
     key = key or f"{on}:{metric}:{number}:{at}"
-    return FeedbackFact(0, Feedback(key, about[0], metric, number, at, episode_id=about[1]), more)
+    return Feedback(key, about[0], metric, number, at, episode_id=about[1])
 
 
-def retracted(key: str, at: float = 105.0, *, on: str = "d1") -> FeedbackFact:
-    value = said(at=at, on=on, key=key)
-    return replace(value, feedback=replace(value.feedback, value=None, kind=FeedbackKind.RETRACTION))
+def retracted(key: str, at: float = 105.0, *, on: str = "d1") -> Feedback:
+    return replace(said(at=at, on=on, key=key), value=None, kind=FeedbackKind.RETRACTION)
 
 
-def shown(at: float = 105.0, name: str = "d1") -> FeedbackFact:
-    return FeedbackFact(0, Feedback(name, name, received_at=at, kind=FeedbackKind.ACTIVATION))
+def shown(at: float = 105.0, name: str = "d1") -> Feedback:
+    return Feedback(name, name, received_at=at, kind=FeedbackKind.ACTIVATION)
 
 
-@cache
-def fact_log() -> FactLog:
-    return FactLog()
-
-
-def joined(how: RewardRule, *facts: JoinedFact) -> list[Joined]:
+def joined(how: RewardRule, *facts: Sent) -> list[Joined]:
     """Return what facts make ready, joined at once; one by one, they must give the same."""
-    log = fact_log()
-    log.fill(facts)
-    found = log.join(how, [len(facts)])
-    log.fill(facts)
-    assert log.join(how, [1] * len(facts)) == found
+    found = join(how, facts)
+    assert join(how, facts, 1) == found
     return found
 
 
-def learned(how: RewardRule, *facts: JoinedFact) -> list[tuple[int, str, dict[str, float]]]:
+def learned(how: RewardRule, *facts: Sent) -> list[tuple[int, str, dict[str, float]]]:
     """Return what facts teach: the position that made it ready, the decision, its metrics."""
     return [(one.by, one.decision_id, dict(one.metrics)) for one in joined(how, *facts)]
 
@@ -119,28 +112,28 @@ BACK = (said(1.0, 105.0, key="k"), retracted("k", 108.0))
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        ([said(1.0, 105.0), TickFact(0, 110.0)], []),
-        ([said(1.0, 105.0), TickFact(0, 110.1)], [(4, 1.0)]),
-        ([said(1.0, 105.0), said(0.0, 110.0), TickFact(0, 111.0)], [(5, 0.0)]),
-        ([said(1.0, 105.0), said(0.0, 110.1), TickFact(0, 200.0)], [(4, 1.0)]),
-        ([said(1.0, 105.0), said(0.5, 108.0), said(0.0, 112.0), TickFact(0, 200.0)], [(5, 0.5)]),
-        ([said(1.0, 105.0, key="k"), retracted("k", 108.0), TickFact(0, 150.0)], []),
+        ([said(1.0, 105.0), Tick(110.0)], []),
+        ([said(1.0, 105.0), Tick(110.1)], [(4, 1.0)]),
+        ([said(1.0, 105.0), said(0.0, 110.0), Tick(111.0)], [(5, 0.0)]),
+        ([said(1.0, 105.0), said(0.0, 110.1), Tick(200.0)], [(4, 1.0)]),
+        ([said(1.0, 105.0), said(0.5, 108.0), said(0.0, 112.0), Tick(200.0)], [(5, 0.5)]),
+        ([said(1.0, 105.0, key="k"), retracted("k", 108.0), Tick(150.0)], []),
         (
-            [said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 109.0), TickFact(0, 111.0)],
+            [said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 109.0), Tick(111.0)],
             [(6, 0.0)],
         ),
-        ([said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 120.0), TickFact(0, 125.0)], []),
+        ([said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 120.0), Tick(125.0)], []),
         (
-            [said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 120.0), TickFact(0, 126.0)],
+            [said(1.0, 105.0, key="k"), retracted("k", 108.0), said(0.0, 120.0), Tick(126.0)],
             [(6, 0.0)],
         ),
-        ([said(1.0, 105.0, key="k"), retracted("k", 110.5), TickFact(0, 200.0)], [(4, 1.0)]),
+        ([said(1.0, 105.0, key="k"), retracted("k", 110.5), Tick(200.0)], [(4, 1.0)]),
         (
-            [*BACK, said(1.0, 112.0, "gone"), said(0.0, 114.0), TickFact(0, 118.0), TickFact(0, 120.0)],
+            [*BACK, said(1.0, 112.0, "gone"), said(0.0, 114.0), Tick(118.0), Tick(120.0)],
             [(8, 0.0)],
         ),
-        ([said(1.0, 159.0), TickFact(0, CLOSING + 0.5)], [(4, 1.0)]),
-        ([said(1.0, 159.0), said(0.0, 160.5), TickFact(0, 170.0)], [(5, 1.0)]),
+        ([said(1.0, 159.0), Tick(CLOSING + 0.5)], [(4, 1.0)]),
+        ([said(1.0, 159.0), said(0.0, 160.5), Tick(170.0)], [(5, 1.0)]),
     ],
     ids=[
         "not yet",
@@ -159,7 +152,7 @@ BACK = (said(1.0, 105.0, key="k"), retracted("k", 108.0))
     ],
 )
 def test_a_rating_is_learned_as_it_is_once_it_can_be_corrected_no_more(
-    facts: list[JoinedFact], expected: list[tuple[int, float]]
+    facts: list[Sent], expected: list[tuple[int, float]]
 ) -> None:
     found = learned(CORRECTABLE, *A_TURN, *facts)
     assert found == [(seq, "d1", {"right": value}) for seq, value in expected]
@@ -173,8 +166,8 @@ FIRST, SECOND = said(1.0), said(0.5, metric="thumb")
 BOTH = {"right": 1.0, "thumb": 0.5}
 RIGHT: dict[str, float] = {"right": 1.0}
 DEFERRED = [decided(deferred=True), executed()]
-OPEN = [TickFact(0, 500.0), decided(at=100.0, logged_at=500.0), executed()]
-LABEL = [decided(past=True, logged_at=9000.0), executed(), said(at=100.0, more=True)]
+OPEN = [Tick(500.0), decided(at=100.0), executed()]
+LABEL = [Tick(9000.0), decided(past=True), executed()]
 CLOSED_BY = (
     AFTER,
     decided("later", CLOSING + 0.5),
@@ -182,20 +175,20 @@ CLOSED_BY = (
     said(at=CLOSING + 0.5, on="another"),
 )
 
-Case = tuple[RewardRule, list[JoinedFact], list[tuple[int, dict[str, float]]]]
+Case = tuple[RewardRule, list[Sent], list[tuple[int, dict[str, float]]]]
 
 CASES: dict[str, Case] = {
     "the time for corrections begins with the last metric where all are waited for": (
         rule(Complete.ALL, correction_time="PT5S"),
         [
-            *(*TURN, said(at=105.0), said(at=109.0, metric="thumb"), TickFact(0, 111.0), said(0.0, 113.5)),
-            TickFact(0, 114.5),
+            *(*TURN, said(at=105.0), said(at=109.0, metric="thumb"), Tick(111.0), said(0.0, 113.5)),
+            Tick(114.5),
         ],
         [(7, {"right": 0.0, "thumb": 1.0})],
     ),
     "a rating before the answer is learned once it can be corrected no more": (
         CORRECTABLE,
-        [decided(), said(at=101.0), executed(at=102.0), TickFact(0, 106.0), TickFact(0, 107.0)],
+        [decided(), said(at=101.0), executed(at=102.0), Tick(106.0), Tick(107.0)],
         [(5, RIGHT)],
     ),
     "an early value": (rule(), [said(), *TURN], [(3, RIGHT)]),
@@ -205,15 +198,15 @@ CASES: dict[str, Case] = {
     ),
     "a value after the deadline": (rule(), [*TURN, said(at=LATE), AFTER], []),
     "received in time, and committed before it is closed": (
-        AT_DEADLINE, [*TURN, TickFact(0, CLOSING), said(at=DEADLINE), AFTER], [(5, RIGHT)],
+        AT_DEADLINE, [*TURN, Tick(CLOSING), said(at=DEADLINE), AFTER], [(5, RIGHT)],
     ),
     "an answer that takes all of the wait time, learned at the deadline": (
         AT_DEADLINE, [decided(), said(at=DEADLINE), executed(at=DEADLINE), AFTER], [(4, RIGHT)],
     ),
     "the default after the grace": (
-        rule(default=0.0), [*TURN, TickFact(0, CLOSING), TickFact(0, CLOSING + 0.001)], [(4, {})],
+        rule(default=0.0), [*TURN, Tick(CLOSING), Tick(CLOSING + 0.001)], [(4, {})],
     ),
-    "sent together": (rule(), [*TURN, said(more=True), SECOND], [(4, BOTH)]),
+    "sent together": (rule(), [*TURN, (said(), SECOND)], [(4, BOTH)]),
     "sent one by one": (rule(), [*TURN, said(), SECOND], [(3, RIGHT)]),
     "a metric that is not declared": (rule(), [*TURN, said(metric="other"), AFTER], []),
     "taken back, and another counts": (
@@ -253,7 +246,7 @@ CASES: dict[str, Case] = {
     ),
     "silence": (rule(), [*TURN, AFTER], []),
     "not ended when it is closed": (
-        rule(default=0.0), [decided(), said(), TickFact(0, CLOSING), AFTER, executed()], [],
+        rule(default=0.0), [decided(), said(), Tick(CLOSING), AFTER, executed()], [],
     ),
     "a deferred decision that is shown": (rule(), [*DEFERRED, said(), shown()], [(4, RIGHT)]),
     "a deferred decision that is not shown": (rule(default=0.0), [*DEFERRED, said(), AFTER], []),
@@ -267,11 +260,11 @@ CASES: dict[str, Case] = {
         [(4, {})],
     ),
     "a stamp of the past does not turn time back": (
-        rule(default=0.0), [*TURN, TickFact(0, CLOSING + 0.5), said(at=DEADLINE)], [(3, {})],
+        rule(default=0.0), [*TURN, Tick(CLOSING + 0.5), said(at=DEADLINE)], [(3, {})],
     ),
     "committed late, and open": (rule(), [*OPEN, said(at=DEADLINE)], [(4, RIGHT)]),
     "committed late, and closed after its grace": (
-        rule(), [*OPEN, TickFact(0, 500.0 + GRACE_S + 0.001), said(at=DEADLINE)], [],
+        rule(), [*OPEN, Tick(500.0 + GRACE_S + 0.001), said(at=DEADLINE)], [],
     ),
     **{
         f"{complete} of {len(values)} values": (rule(complete), [*TURN, *values, AFTER], [expected])
@@ -316,8 +309,11 @@ CASES: dict[str, Case] = {
     **{
         f"a label is learned once and whole, complete by {complete}": (
             rule(complete),
-            [*LABEL, said(0.5, 100.0, "thumb"), said(0.5, 100.5, "thumb"), TickFact(0, 9999.0)],
-            [(4, BOTH)],
+            [
+                *(*LABEL, (said(at=100.0), said(0.5, 100.0, "thumb"))),
+                *(said(0.5, 100.5, "thumb"), Tick(9999.0)),
+            ],
+            [(5, BOTH)],
         )
         for complete in Complete
     },
@@ -364,20 +360,19 @@ def test_a_value_on_an_episode_counts_until_the_deadline_of_each_decision() -> N
 def test_taking_back_takes_as_long_however_much_was_taken_back_before() -> None:
     items = [said(key=str(n)) for n in range(1000)] + [retracted(str(n)) for n in range(1000)]
     facts = [decided(deferred=True), executed(), *items]
-    fact_log().fill(facts)
     began = time.process_time()
-    assert fact_log().join(rule(), [len(facts)]) == []
+    assert join(rule(), facts) == []
     assert time.process_time() - began < 3.0
 
 
 @pytest.mark.parametrize("values", [[], [FIRST], [FIRST, SECOND]])
 @pytest.mark.parametrize("status", [Status.OK, *FAILURES])
 def test_where_silence_and_failures_have_a_value_all_are_learned_at_their_deadline(
-    status: Status, values: list[FeedbackFact]
+    status: Status, values: list[Feedback]
 ) -> None:
     how = rule(default=0.0, failed=0.0)
     facts = [decided(), executed(status=status), *values]
-    assert learned(how, *facts, TickFact(0, CLOSING)) == []
+    assert learned(how, *facts, Tick(CLOSING)) == []
     assert [(at, name) for at, name, _ in learned(how, *facts, AFTER)] == [(3 + len(values), "d1")]
 
 
@@ -417,9 +412,9 @@ def test_when_a_decision_is_learned_does_not_depend_on_the_value_of_its_reward(
     assert [name for name in one if name in other] == [name for name in other if name in one]
 
 
-def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator[JoinedFact]:
+def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator[Sent]:
     """Yield the facts of one of two worlds; silence and failures differ where they have a value."""
-    at, happens = 100.0, list[tuple[float, JoinedFact]]()
+    at, happens = 100.0, list[tuple[float, Sent]]()
     for number, turn in enumerate(turns):
         at, name = at + turn["gap_s"], f"d{number}"
         status = Status.ARM_FAILED if how.failed is not None and turn["failed"][world] else Status.OK
@@ -429,16 +424,16 @@ def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator
                 value = said(turn["values"][world][metric], at + delay, metric, on=name)
                 happens.append((at + delay, value))
     yield from (fact for _, fact in sorted(happens, key=lambda each: each[0]))
-    yield TickFact(0, at + 1000.0)
+    yield Tick(at + 1000.0)
 
 
 def test_what_is_closed_at_once_is_learned_in_the_order_in_which_it_was_due() -> None:
     turns = [
         fact
         for name, at in (("d1", 103.0), ("d2", 101.0), ("d3", 101.0))
-        for fact in (decided(name, at, logged_at=103.0), executed(name))
+        for fact in (decided(name, at), executed(name))
     ]
-    found = learned(rule(default=0.0), *turns, TickFact(0, 1000.0))
+    found = learned(rule(default=0.0), *turns, Tick(1000.0))
     assert found == [(7, "d2", {}), (7, "d3", {}), (7, "d1", {})]
 
 
@@ -477,25 +472,25 @@ def test_weights_prices_and_ranges_do_not_join_anything_again() -> None:
 # -- conversations ------------------------------------------------------------------------------------
 
 
-def kept(name: str = "d1", at: float = 100.0, **fields: object) -> DecisionFact:
+def kept(name: str = "d1", at: float = 100.0, **fields: Any) -> Decision:
     """A draw whose arm its conversation keeps."""
     return decided(name, at, episode_id="e", draw_id=name, **fields)
 
 
-def continued(name: str, at: float, draw: str = "d1", **fields: object) -> DecisionFact:
+def continued(name: str, at: float, draw: str = "d1", **fields: Any) -> Decision:
     return decided(name, at, mode=Mode.CONTINUED, episode_id="e", draw_id=draw, **fields)
 
 
-def closing_at(at: float) -> TickFact:
+def closing_at(at: float) -> Tick:
     """Time that closes a decision of then."""
-    return TickFact(0, at + WAIT_S + GRACE_S + 0.5)
+    return Tick(at + WAIT_S + GRACE_S + 0.5)
 
 
 LAST = 155.0
 
 WAITING = [
     *(kept(), executed(), said(1.0), continued("d2", LAST), executed("d2", at=LAST), AFTER),
-    *(said(0.0, LAST + WAIT_S, on="d2"), TickFact(0, LAST + WAIT_S + GRACE_S)),
+    *(said(0.0, LAST + WAIT_S, on="d2"), Tick(LAST + WAIT_S + GRACE_S)),
 ]
 
 SILENT = [kept(), executed(), continued("d2", 110.0), executed("d2")]
@@ -507,7 +502,7 @@ HIDDEN = [
 
 NOT_KEPT = [decided(episode_id="e"), executed(), continued("d2", 105.0), executed("d2"), said(0.0, on="d2")]
 
-Talk = tuple[RewardRule, list[JoinedFact], list[tuple[str, dict[str, float], tuple[str, ...]]]]
+Talk = tuple[RewardRule, list[Sent], list[tuple[str, dict[str, float], tuple[str, ...]]]]
 
 TALKS: dict[str, Talk] = {
     **{

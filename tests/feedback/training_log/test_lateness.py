@@ -7,7 +7,7 @@ import pytest
 
 from armwise.feedback.events import Tick
 from armwise.feedback.log import Store
-from armwise.feedback.training_log.lateness import RatingTimes, are_enough, read
+from armwise.feedback.training_log.lateness import RatingTimes, read
 from tests.feedback.training_log.test_settled import RULE, asked, clicked, looked
 
 
@@ -51,18 +51,8 @@ def test_what_comes_after_a_time_changes_nothing_before_it() -> None:
     assert slow.differ(2e6)
 
 
-def test_a_rating_is_late_after_the_deadline_of_its_decision(store: Store) -> None:
-    facts = [*asked(0, 0.0), *asked(1, 1.0), *asked(2, 2.0), clicked(0, 1.0), clicked(1, 6.0)]
-    looked(store, [*facts, clicked(2, 152.0), Tick(160.0)])
-    found = read(store, RULE)
-    assert sorted(zip(found.decided_at, found.late, strict=True)) == [(0.0, False), (1.0, False), (2.0, True)]
-    assert {*found.value.tolist()} <= {0.0, 1.0}
-    assert len(read(store, RULE, since=1.0, until=2.0).value) == 1
-    assert len(read(store, RULE.model_copy(update={"metrics": {}})).value) == 0
-
-
 @pytest.mark.parametrize(("needed", "enough"), [(1, True), (2, True), (3, False)])
-def test_ratings_are_read_where_enough_of_them_came_late(
+def test_ratings_are_read_where_enough_of_them_came_after_the_deadline_of_their_decision(
     store: Store, needed: int, enough: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four ratings, two are late; in a time, those of its decisions count."""
@@ -71,7 +61,12 @@ def test_ratings_are_read_where_enough_of_them_came_late(
     looked(
         store, [*facts, clicked(0, 1.0), clicked(1, 6.0), clicked(2, 152.0), clicked(3, 153.0), Tick(160.0)]
     )
-    assert are_enough(store, RULE) is enough
-    assert not are_enough(store, RULE, until=2.0)
-    assert are_enough(store, RULE, since=3.0) is (needed == 1)
-    assert int(read(store, RULE).late.sum()) == 2
+    found = read(store, RULE)
+    assert (found is not None) is enough
+    assert read(store, RULE, until=2.0) is read(store, RULE.model_copy(update={"metrics": {}})) is None
+    young = read(store, RULE, since=3.0)
+    assert (young is not None and len(young.value) == 1) is (needed == 1)
+    if found is not None:
+        late = sorted(zip(found.decided_at, found.late, strict=True))
+        assert late == [(0.0, False), (1.0, False), (2.0, True), (3.0, True)]
+        assert {*found.value.tolist()} <= {0.0, 1.0}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from armwise.feedback.drift.alarms import Watch, read_alarms
 from armwise.feedback.drift.monitor import Change
-from armwise.feedback.events import Example, Feedback, Mode
+from armwise.feedback.events import Example, Feedback, Mode, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
@@ -32,7 +32,7 @@ from armwise.feedback.training_log.joiner import (
 from armwise.feedback.training_log.raters import RaterShares
 from armwise.feedback.training_log.refold import find_difference
 from tests.feedback.conftest import decision, execution
-from tests.feedback.fact_log import JoinedFact, TickFact
+from tests.feedback.fact_log import Sent
 from tests.feedback.training_log.test_join import AFTER, decided, executed, joined, rule, said
 
 NAMES = ("app", "guest", "other", "")
@@ -42,24 +42,24 @@ rated = st.integers(0, 2**32).map(
 )
 
 
-def by(fact: JoinedFact, rater: str | None) -> JoinedFact:
-    return replace(fact, feedback=replace(fact.feedback, rater=rater))  # type: ignore[call-overload, no-any-return, union-attr]
+def by(fact: Feedback, rater: str | None) -> Feedback:
+    return replace(fact, rater=rater)
 
 
-def rating(name: str, rater: str | None, number: float = 1.0, at: float = 105.0) -> list[JoinedFact]:
+def rating(name: str, rater: str | None, number: float = 1.0, at: float = 105.0) -> list[Sent]:
     """A decision, its execution and its rating."""
     return [decided(name), executed(name), by(said(number, at, on=name), rater)]
 
 
-def ready(how: RewardRule, facts: Sequence[JoinedFact]) -> list[Joined]:
+def ready(how: RewardRule, facts: Sequence[Sent]) -> list[Joined]:
     return joined(how, *facts)
 
 
-def usual(n: int = 60) -> list[JoinedFact]:
+def usual(n: int = 60) -> list[Sent]:
     return [fact for number in range(n) for fact in rating(f"u{number}", "app")]
 
 
-def flood(n: int, rater: str | None, number: float = 0.0) -> list[JoinedFact]:
+def flood(n: int, rater: str | None, number: float = 0.0) -> list[Sent]:
     return [fact for each in range(n) for fact in rating(f"g{each}", rater, number)]
 
 
@@ -178,7 +178,7 @@ def test_labels_are_neither_limited_nor_counted() -> None:
         fact
         for n in range(50)
         for fact in [
-            decided(f"l{n}", logged_at=105.0, past=True),
+            decided(f"l{n}", past=True),
             executed(f"l{n}"),
             by(said(on=f"l{n}", at=100.0), "guest"),
         ]
@@ -201,7 +201,7 @@ def test_a_conversation_is_left_out_as_one(answered: int) -> None:
         draw = decided(f"d{number}", draw_id=f"d{number}", episode_id=f"e{number}")
         turn = decided(f"t{number}", 101.0, draw_id=f"d{number}", mode=Mode.CONTINUED)
         facts += [draw, executed(draw.id), turn, executed(turn.id), by(said(on=turn.id), "guest")]
-    joined = ready(rule(), [*facts, TickFact(0, 170.0)])[60:]
+    joined = ready(rule(), [*facts, Tick(170.0)])[60:]
     assert [one.learned for one in joined] == [number < 5 for number in range(answered)]
     assert all(one.turns for one in joined)
 
