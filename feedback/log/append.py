@@ -54,7 +54,11 @@ PROBE_BYTES = 64 * 1024
 """Bytes that a probe writes: more than most commits."""
 
 _LIMITED = {
-    table: [column for column in table.c if "limits" in column.info]
+    table: [
+        (column.name, *column.info["limits"], isinstance(column.type, sa.Integer))
+        for column in table.c
+        if "limits" in column.info
+    ]
     for table in (t.decisions, t.executions, t.observations)
 }
 
@@ -311,7 +315,7 @@ class Batch:
     def _insert(self, table: sa.Table, row: dict[str, Any], fact: Fact) -> None:
         """Add a row and the texts of its fact; values beyond the limits are replaced, with a warning."""
         texts = list_texts(fact)
-        within = [(row, column.name, _limit(column, row[column.name])) for column in _LIMITED[table]]
+        within = [(row, name, _limit(row[name], name, *limits)) for name, *limits in _LIMITED[table]]
         within += [(row, name, limit_numbers(row[name])) for name in _DOCUMENTS[table]]
         within += [(texts, name, limit_numbers(part)) for name, part in texts.items()]
         for part, name, value in within:
@@ -372,12 +376,11 @@ class Batch:
         self._amounts[subject] += 1
 
 
-def _limit(column: sa.Column[Any], value: Any) -> Any:
+def _limit(value: Any, name: str, low: float, high: float, whole: bool) -> Any:
     """Return a number to write: the nearest limit beyond them, and no propensity rather than another one."""
-    low, high = column.info["limits"]
     if value is not None and not low <= value <= high:
-        value = None if column.name == "propensity" else low if value < low else high
-    return round(value) if isinstance(column.type, sa.Integer) else value
+        value = None if name == "propensity" else low if value < low else high
+    return round(value) if whole else value
 
 
 def limit_numbers(value: Any) -> Any:

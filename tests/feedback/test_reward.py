@@ -95,6 +95,21 @@ def test_another_type_or_a_value_out_of_range_is_refused(metric: str, given: boo
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        {"signal": "retry", "type": "float"},
+        {"signal": "retry", "optimize": "max"},
+        {"signal": "check", "optimize": "min"},
+        {"signal": "check", "type": "boolean"},
+        {"signal": "grade", "range": (0.0, 2.0)},
+    ],
+)
+def test_a_signal_has_its_own_type_and_range(given: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="with optimize (max|min): remove type, range and optimize"):
+        Metric.model_validate(given)
+
+
+@pytest.mark.parametrize(
     ("how", "one"),
     [(Aggregation.FIRST, 0.5), (Aggregation.LAST, 1.0), (Aggregation.MEAN, 0.25), (Aggregation.SUM, 0.75)],
 )
