@@ -1,22 +1,4 @@
-"""Errors of the log, and which of them are worth a retry.
-
-StoreError                 the log cannot be read or written
-|-- LogUnavailableError    the database is unreachable, locked or full: safe to retry
-|-- NoLogError             there is no log at this place
-|-- ConflictError          an id is used already, with another content
-|-- TooMuchFeedbackError   a decision or an episode has as much feedback as it may have
-|-- UnderWayError          a job of which one runs at a time is running, or requested
-|-- SchemaError            the tables are those of another Armwise
-|-- LogGapError            rows of the log are missing
-|-- ClockError             a clock jumped
-|   `-- BehindError        the clock of this process is behind the log: it cannot write
-|-- MetricRedefinedError   a metric is declared with another type or range than its values in the log
-|-- SupersededError        another learner or worker has taken over: this one must stop writing
-|-- QueueFullError         too many jobs are queued
-|-- ProjectTakenError      the log has ids that would become those of a new project
-|-- ChangedMeanwhileError  the state that a decision rests on has changed: read it and decide again
-`-- RebuiltError           the training log was rebuilt: a learner must restart
-"""
+"""Errors of the log. After a LogUnavailableError a retry is safe; the others stay until somebody acts."""
 
 
 def describe_error(error: Exception) -> str:

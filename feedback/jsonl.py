@@ -17,7 +17,7 @@ continue those of the earlier one.
 import gzip
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -330,12 +330,18 @@ def problems(example: Example) -> Iterator[str]:
     if example.seq < 1:
         yield f"seq is {example.seq}; positions begin with 1"
     if example.decision.steps:
-        yield from _misread_steps(example.decision)
+        try:
+            _STEPS.validate_python(example.decision.steps, strict=True)
+        except ValidationError as error:
+            yield f"decision.steps.{explain(error)}"
     yield from _misfits(example.decision)
     yield from unlikely(example.decision)
     yield from _out_of_range(example)
     yield from _not_finite(example)
-    yield from _check_date(example.decision)
+    try:
+        require_date(example.decision.decided_at)
+    except ValueError as error:
+        yield f"decision.decided_at is {example.decision.decided_at}: {error}"
 
 
 def unlikely(d: Decision) -> Iterator[str]:
@@ -373,13 +379,6 @@ def _misfits(d: Decision) -> Iterator[str]:
             yield f"decision.steps.incumbent.{name} has other arms than decision.arms: {', '.join(named)}"
 
 
-def _misread_steps(d: Decision) -> Iterator[str]:
-    try:
-        _STEPS.validate_python(d.steps, strict=True)
-    except ValidationError as error:
-        yield f"decision.steps.{explain(error)}"
-
-
 def _list_numbers(document: Any) -> Iterator[float]:
     """Yield the numbers in a JSON document."""
     if isinstance(document, float):
@@ -400,21 +399,9 @@ def _out_of_range(example: Example) -> Iterator[str]:
             yield f"tokens_by_model of {model!r} has {wrong[0]}; it must be finite and not below 0"
 
 
-def _check_date(d: Decision) -> Iterator[str]:
-    try:
-        require_date(d.decided_at)
-    except ValueError as error:
-        yield f"decision.decided_at is {d.decided_at}: {error}"
-
-
 def _not_finite(example: Example) -> Iterator[str]:
     d, context = example.decision, example.decision.context
-    total = sum(example.metrics.values()) + d.decided_at + d.deadline
-    total += sum(_list_numbers(d.steps)) if d.steps else 0.0
-    total += sum(context.features.values()) + sum(context.embedding)
-    if math.isfinite(total + sum(sum(features.values()) for features in context.arms.values())):
-        return  # a sum is fast, and not finite if a number is not
-    numbers = [
+    numbers: list[tuple[str, Collection[float]]] = [
         ("metrics", example.metrics.values()),
         ("decision.decided_at and deadline", (d.decided_at, d.deadline)),
         ("decision.steps", [*_list_numbers(d.steps)]),
@@ -423,5 +410,7 @@ def _not_finite(example: Example) -> Iterator[str]:
         *((f"decision.context.arms.{arm}", features.values()) for arm, features in context.arms.items()),
     ]
     for name, values in numbers:
-        if not all(map(math.isfinite, values)):
-            yield f"{name} must be finite, got {next(value for value in values if not math.isfinite(value))}"
+        if math.isfinite(sum(values)):  # which is fast, and not finite if a number is not
+            continue
+        for value in [value for value in values if not math.isfinite(value)][:1]:
+            yield f"{name} must be finite, got {value}"

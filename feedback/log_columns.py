@@ -305,7 +305,14 @@ def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
 def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Decisions:
     n = len(columns["seq"])
     few = Categorical.from_column(list(columns["status"] + _APART + columns["few"]))
-    draw = Categorical([_draw(text) for text in few.values], few.codes)
+    draws = (text.split(_APART, 4) for text in few.values)
+    draw = Categorical(
+        [
+            DrawKey(mode, policy, tuple(loads(arms) or ()), drawn, status)
+            for status, mode, policy, arms, drawn in draws
+        ],
+        few.codes,
+    )
     p, n_p = np.zeros(0), np.zeros(n, dtype=np.int64)
     if "probabilities" in columns:
         p, n_p = _shares(columns["probabilities"], columns["propensity"])
@@ -401,21 +408,14 @@ def _numbers(
     return {name: numbers[i :: len(names)] for i, name in enumerate(names)}
 
 
-def _draw(text: str) -> DrawKey:
-    status, mode, policy, arms, drawn = text.split(_APART, 4)
-    return DrawKey(mode, policy, tuple(loads(arms) or ()), drawn, status)
-
-
 def _fetch(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
     """Return the columns of a query by name, bypassing the rows of SQLAlchemy."""
     read = _aggregate if connection.dialect.name == "postgresql" else _iterate
-    columns = zip(query.selected_columns, read(connection, query), strict=True)
-    return {column.name: _array(values, column.type) for column, values in columns}
-
-
-def _array(values: list[Any], of: sa.types.TypeEngine[Any]) -> NDArray[Any]:
-    kinds = ((sa.Integer, np.int64), (sa.Double, np.float64))
-    return np.array(values, dtype=next((dtype for kind, dtype in kinds if isinstance(of, kind)), np.object_))
+    found: Columns = {}
+    for column, values in zip(query.selected_columns, read(connection, query), strict=True):
+        is_number = isinstance(column.type, sa.Integer | sa.Double)
+        found[column.name] = np.array(values, dtype=column.type.python_type if is_number else np.object_)
+    return found
 
 
 def _aggregate(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
