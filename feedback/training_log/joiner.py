@@ -108,15 +108,14 @@ class Joiner:
         if position != start:
             self._write(position, examples)
         self.left = head - position.log_seq
-        if self.left or not self._is_tick_due(position, now):
+        if self.left:
             return position
+        with self._store.reading() as connection:
+            # what this step has learned does not wait for the time
+            if not is_tick_due(connection, self._rule, position.log_at, now):
+                return position
         self._store.append([Tick(now)])
         return self.advance(now)
-
-    def _is_tick_due(self, position: Position, now: float) -> bool:
-        """Return whether the end of the log waits for the time; what this step has learned does not."""
-        with self._store.reading() as connection:
-            return is_tick_due(connection, self._rule, position.log_at, now)
 
     def _write(self, position: Position, examples: Sequence[Mapping[str, Any]]) -> None:
         join = self._rule.join

@@ -31,7 +31,9 @@ _d, _v, _s = t.decisions.c, t.versions.c, t.router_scores.c
 
 def with_router(store: Store, examples: Iterable[Example], router: str | None) -> Iterator[Example]:
     """Yield examples with the contexts that a recipe learns from."""
-    if router is None and not _any_router(store):
+    with store.reading() as connection:
+        is_any = connection.scalar(_ANY_ROUTER) is not None
+    if router is None and not is_any:
         yield from examples
         return
     rest = iter(examples)
@@ -162,8 +164,3 @@ def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, fl
             ]
             if new:
                 connection.execute(sa.insert(t.router_scores), new)
-
-
-def _any_router(store: Store) -> bool:
-    with store.reading() as connection:
-        return connection.scalar(_ANY_ROUTER) is not None

@@ -178,12 +178,10 @@ def read_newest(store: Store, limit: int) -> NewestTurns:
         "arm": [turn["retrieval_s"] for _, turn in turns],
         "language model": [turn["llm_s"] for _, turn in turns if turn["answers"]],
     }
-    return NewestTurns(arms, {stage: _percentiles(some) for stage, some in seconds.items() if some})
-
-
-def _percentiles(seconds: Sequence[float]) -> tuple[float, float, float]:
-    median, most, nearly_all = np.quantile(seconds, (0.5, 0.95, 0.99)).tolist()
-    return median, most, nearly_all
+    shares = (0.5, 0.95, 0.99)
+    return NewestTurns(
+        arms, {stage: tuple(np.quantile(some, shares).tolist()) for stage, some in seconds.items() if some}
+    )
 
 
 # -- the document ----------------------------------------------------------------------------------
