@@ -236,6 +236,7 @@ BELOW_0 = "it must be finite and not below 0"
         (put('"right":1.0', '"right":NaN'), "metrics must be finite, got nan"),
         (put('"w=river":1.0', '"w=river":1e999'), "decision.context.features must be finite, got inf"),
         (put('"score":0.5', '"score":1e999'), "decision.context.arms.dense must be finite, got inf"),
+        (put('"decided_at":17', '"decided_at":99917'), "expected a time up to the year 9999"),
         (put('"mode":"explore"', '"mode":"guess"'), "decision.mode is 'guess'"),
     ],
 )
