@@ -105,7 +105,7 @@ def test_another_type_or_a_value_out_of_range_is_refused(metric: str, given: boo
     ],
 )
 def test_a_signal_has_its_own_type_and_range(given: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="with optimize (max|min): remove type, range and optimize"):
+    with pytest.raises(ValidationError, match=r"with optimize \w+: remove type"):
         Metric.model_validate(given)
 
 
