@@ -7,7 +7,7 @@ scores -> split -> choose on one part -> compare on both -> portfolio.yaml   arm
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +44,6 @@ from armwise.arms.lab.portfolio import (
     selection,
 )
 from armwise.arms.retrievers import ArmGraph
-from armwise.arms.suggestions import did_you_mean, matches
 
 TOLERABLE, DELTA = 0.05, 0.05
 """Error of a mean score for which the number of questions needed is reported, and the probability that the
@@ -75,7 +74,7 @@ class PortfolioSelection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scores: Path = Field(description="Folder of a score matrix.")
-    k: int = Field(default=5, ge=1, description="Arms to choose, including the arms of --start.")
+    k: int = Field(default=5, ge=1, description="Arms to choose.")
     budget: float | None = Field(
         default=None, gt=0, description="What the arms may cost together, instead of -k."
     )
@@ -84,14 +83,9 @@ class PortfolioSelection(BaseModel):
         description="Unit of the budget: seconds, steps, tokens or usd, or total_tokens for a log. By "
         "default seconds, or the first cost in the matrix.",
     )
-    start: tuple[str, ...] = Field(default=(), description="An arm that must be chosen.")
     keep: tuple[str, ...] = Field(
         default=(), description="Arms that stay unless others certainly score higher on held-out questions."
     )
-    include: tuple[str, ...] = Field(
-        default=("*",), description="Choose only among arms that match this pattern."
-    )
-    exclude: tuple[str, ...] = Field(default=(), description="Leave out arms that match this pattern.")
     held_out: float = Field(
         default=0.5, gt=0, lt=1, description="Share of the questions to validate the choice on."
     )
@@ -242,16 +236,15 @@ def select_portfolio(settings: PortfolioSelection, console: Console) -> Portfoli
         ValueError: The matrix cannot be read, or contradicts the settings; the message says how.
     """
     table = score_matrix.read_arms(settings.scores)
-    pool = Pool.from_matrix(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
-    for arm in settings.start:
-        if arm in pool.lost_arms:
-            raise ValueError(f"start names {arm!r}, which has no scores")
+    pool = Pool.from_matrix(read_matrix(settings.scores, _candidates(table)), settings.cost)
     rng = np.random.default_rng([settings.seed, 0])
     choice = _choose(pool, settings, rng)
     rejected = _reject(pool, settings, choice, rng)
     if rejected is not None:
-        kept = [pool.arms.index(arm) for arm in settings.keep]
-        choice = choose(choice.chosen, choice.held_out, pool.costs, len(kept), None, kept)
+        kept = tuple(pool.arms.index(arm) for arm in settings.keep)
+        portfolio = Portfolio(kept, coverage.values(choice.chosen, kept), choice.portfolio.guarantee)
+        average = selection.top_by_average(choice.chosen, len(kept))
+        choice = replace(choice, portfolio=portfolio, average=average)
     report = _report(pool, settings, table, choice, rng)
     splits = [report.held_out]
     for split in range(1, settings.splits):
@@ -273,24 +266,12 @@ def select_portfolio(settings: PortfolioSelection, console: Console) -> Portfoli
     return report
 
 
-def _candidates(settings: PortfolioSelection, table: MatrixArms) -> list[str]:
+def _candidates(table: MatrixArms) -> list[str]:
     """Return the arms to choose from, by name. Raises ValueError."""
-    for arm in settings.start:
-        if arm not in table.specs:
-            raise ValueError(f"start names {arm!r}, which was not scored{did_you_mean(arm, table.specs)}")
-
-    def is_included(arm: str) -> bool:
-        return matches(arm, settings.include) and not matches(arm, settings.exclude)
-
-    candidates = [
-        arm
-        for arm, spec in table.specs.items()
-        if arm in settings.start or (spec.action and is_included(arm))
-    ]
+    candidates = [arm for arm, spec in table.specs.items() if spec.action]
     if not candidates:
-        patterns = ", ".join(settings.include)
         raise ValueError(
-            f"none of {len(table.specs)} arms, such as {next(iter(table.specs))!r}, is {patterns}"
+            f"none of {len(table.specs)} arms, such as {next(iter(table.specs))!r}, is an action"
         )
     return candidates
 
@@ -298,7 +279,7 @@ def _candidates(settings: PortfolioSelection, table: MatrixArms) -> list[str]:
 def _choose(pool: Pool, settings: PortfolioSelection, rng: np.random.Generator) -> PortfolioChoice:
     """Split the questions and choose. Raises ValueError."""
     chosen, held_out = pool.halves(pool.split(settings.held_out, rng))
-    return choose(chosen, held_out, pool.costs, settings.k, settings.budget, _start(pool, settings))
+    return choose(chosen, held_out, pool.costs, settings.k, settings.budget)
 
 
 def _reject(
@@ -330,10 +311,6 @@ def _reject(
     return Rejected(arms, compared.portfolio[-1] - compared.average[-1], interval)
 
 
-def _start(pool: Pool, settings: PortfolioSelection) -> list[int]:
-    return [pool.arms.index(arm) for arm in settings.start]
-
-
 def _outcomes(scores: Scores, choice: PortfolioChoice) -> ComparedScores:
     return ComparedScores.from_picks(scores, choice.portfolio.arms, choice.average, choice.single)
 
@@ -363,7 +340,7 @@ def _report(
         },
         cost=pool.cost,
         spent=None if pool.costs is None else math.fsum(pool.costs[list(picks)]),
-        budgets=by_budget(pool, choice, settings.budget or 0.0, _start(pool, settings)),
+        budgets=by_budget(pool, choice, settings.budget or 0.0),
         bound=_bound_score(pool, settings, choice) if pool.whole else None,
         known=_count_known(pool, choice),
         splits=(held_out,),
@@ -455,7 +432,6 @@ def choose(
     costs: Floats | None,
     size: int,
     budget: float | None,
-    start: Sequence[int],
 ) -> PortfolioChoice:
     """Choose on the first part of the questions.
 
@@ -465,7 +441,6 @@ def choose(
         costs: Cost of each arm, shape (n_arms,).
         size: Number of arms to choose if there is no budget.
         budget: Most that the chosen arms may cost together.
-        start: Arms that must be chosen.
 
     Raises:
         ValueError: The size or budget is impossible, or a budget is given without costs.
@@ -473,18 +448,16 @@ def choose(
     (single,) = selection.top_by_average(chosen, 1)
     if budget is None:
         return PortfolioChoice(
-            chosen, held_out, greedy(chosen, size, start), selection.top_by_average(chosen, size), single
+            chosen, held_out, greedy(chosen, size), selection.top_by_average(chosen, size), single
         )
     if costs is None:
         raise ValueError("a budget needs costs, and the matrix has none")
-    return PortfolioChoice(chosen, held_out, *_fill_budget(chosen, costs, budget, start), single)
+    return PortfolioChoice(chosen, held_out, *_fill_budget(chosen, costs, budget), single)
 
 
-def _fill_budget(
-    chosen: Scores, costs: Floats, budget: float, start: Sequence[int]
-) -> tuple[Portfolio, tuple[int, ...]]:
+def _fill_budget(chosen: Scores, costs: Floats, budget: float) -> tuple[Portfolio, tuple[int, ...]]:
     """Return the portfolio within a budget, and the arms with the largest means that fit it, in order."""
-    portfolio = knapsack(chosen, costs, budget, start)
+    portfolio = knapsack(chosen, costs, budget)
     average: list[int] = []
     for arm in selection.top_by_average(chosen, len(chosen)):
         if costs[[*average, arm]].sum() <= budget * (1.0 + selection.ROUNDING):
@@ -492,25 +465,24 @@ def _fill_budget(
     return portfolio, tuple(average)
 
 
-def by_budget(pool: Pool, choice: PortfolioChoice, most: float, start: Sequence[int]) -> tuple[Budgeted, ...]:
+def by_budget(pool: Pool, choice: PortfolioChoice, most: float) -> tuple[Budgeted, ...]:
     """Choose again for a range of budgets, from the smallest useful one.
 
     Args:
         pool: The arms.
         choice: The choice to compare with; the last budget is at least its cost.
         most: The last budget; raised if it is too small.
-        start: Arms that must be chosen.
     """
     if pool.costs is None:
         return ()
     paid = pool.costs[(pool.costs > 0.0) & (choice.chosen.max(axis=1) > 0.0)]
     if not len(paid):
         return ()
-    least = max(float(paid.min()), math.fsum(pool.costs[list(start)]))
+    least = float(paid.min())
     most = max(most, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
     budgeted = []
     for budget in np.unique(np.geomspace(least, most, BUDGETS)).tolist():
-        portfolio, average = _fill_budget(choice.chosen, pool.costs, budget, start)
+        portfolio, average = _fill_budget(choice.chosen, pool.costs, budget)
         budgeted.append(
             Budgeted(
                 budget,

@@ -54,19 +54,18 @@ class Portfolio:
         return tuple(np.diff(self.values, prepend=0.0).tolist())
 
 
-def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
+def greedy(scores: Scores, k: int) -> Portfolio:
     """Pick k arms one by one, each time the arm with the largest gain.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        k: Number of arms, including `start`.
-        start: Arms that must be selected; the guarantee is relative to sets with them.
+        k: Number of arms.
 
     Returns:
         Fewer than k arms if all others have a gain of 0.
 
     Raises:
-        ValueError: k is outside 1..n_arms, a score is outside [0, 1], or `start` is invalid.
+        ValueError: k is outside 1..n_arms, or a score is outside [0, 1].
 
     >>> greedy(np.array([[0.9, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.4, 0.5]], np.float32), k=2).arms
     (1, 2)
@@ -74,9 +73,7 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     scores = check_scores(scores)
     if not 1 <= k <= len(scores):
         raise ValueError(f"k is {k}; it must be from 1 to the number of arms, {len(scores)}")
-    arms = _check_start(start, len(scores))
-    if len(arms) > k:
-        raise ValueError(f"start names {len(arms)} arms, more than k = {k}")
+    arms: list[int] = []
     best = take_best(scores, arms)
     while len(arms) < k:
         sums = totals(scores, best, range(len(scores)))
@@ -88,7 +85,7 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     return _portfolio(scores, arms, GREEDY)
 
 
-def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] = ()) -> Portfolio:
+def knapsack(scores: Scores, costs: Floats, budget: float) -> Portfolio:
     """Pick arms whose costs are within a budget.
 
     Every arm is tried as the first pick, and the set is filled by the largest gain per cost. After each pick,
@@ -100,11 +97,10 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
         scores: Shape (n_arms, n_questions).
         costs: At least 0, shape (n_arms,); arms that cost 0 are taken first if they have a gain.
         budget: Most total cost, in the unit of `costs`.
-        start: Arms that must be selected; the guarantee is relative to sets with them.
 
     Raises:
-        ValueError: A score is outside [0, 1], a cost is negative or infinite, the budget is too
-            small for `start` or for any arm with a score above 0, or `start` is invalid.
+        ValueError: A score is outside [0, 1], a cost is negative or infinite, or the budget is too small for
+            any arm with a score above 0.
 
     Source: 1-Guess Greedy+ of Feldman, Nutov and Shoham, see `KNAPSACK`.
 
@@ -113,8 +109,8 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     (0,)
     """
     scores = check_scores(scores)
-    arms = _check_start(start, len(scores))
-    costs = _check_costs(costs, budget, arms, len(scores))
+    costs = _check_costs(costs, budget, len(scores))
+    arms: list[int] = []
     limit = budget * (1.0 + ROUNDING)
     for arm in np.flatnonzero(costs == 0.0).tolist():
         if (scores[arm] > take_best(scores, arms)).any():
@@ -125,7 +121,7 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     alone[costs == 0.0] = -np.inf  # free arms with a gain are taken already
     prices = np.where(costs > 0.0, costs, 1.0)
     # the empty guess first: it stops most of the others early
-    for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
+    for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist())):
         filled, bounds = [*arms, *guess], alone.copy()
         best = take_best(scores, filled)
         while True:
@@ -238,14 +234,7 @@ def _fractional(bounds: Floats, costs: Floats, left: float) -> float:
     return float(bounds[order] @ part)
 
 
-def _check_start(start: Sequence[int], n_arms: int) -> list[int]:
-    for arm in start:
-        if not 0 <= arm < n_arms or start.count(arm) > 1:
-            raise ValueError(f"start holds {arm}; it must name arms from 0 to {n_arms - 1}, each once")
-    return list(start)
-
-
-def _check_costs(costs: Floats, budget: float, start: list[int], n_arms: int) -> Floats:
+def _check_costs(costs: Floats, budget: float, n_arms: int) -> Floats:
     """Return the costs as float64. Raises ValueError."""
     costs = np.asarray(costs, dtype=np.float64)
     if costs.shape != (n_arms,):
@@ -254,6 +243,4 @@ def _check_costs(costs: Floats, budget: float, start: list[int], n_arms: int) ->
         raise ValueError(f"arm {arm} costs {costs[arm]:g}; costs must be finite and not negative")
     if not 0.0 <= budget < np.inf:
         raise ValueError(f"budget {budget:g} must be finite and not negative")
-    if (least := math.fsum(costs[start])) > budget * (1.0 + ROUNDING):
-        raise ValueError(f"budget {budget:g} is too small: the arms of start cost {least:g}")
     return costs

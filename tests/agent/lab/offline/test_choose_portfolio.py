@@ -375,24 +375,12 @@ def test_a_split_keeps_scores_and_questions_together_and_every_data_set_in_propo
     assert len(seen) == 5
 
 
-@pytest.mark.slow
-def test_patterns_say_which_arms_there_are_to_choose_from(tmp_path: Path) -> None:
-    scores = keep(tmp_path, world())
-    assert choose(tmp_path, scores, include=["*i*", "w*"], exclude=["f*"])[0].pool == 2
-    report, _ = choose(tmp_path, scores, include=["words"], start=["large"])
-    assert (report.pool, report.arms) == (2, ("large", "words"))
-
-
 @pytest.mark.parametrize(
     ("n", "fields", "settings", "message"),
     [
         (400, {}, {"k": 6}, "k is 6; it must be from 1 to the number of arms, 5"),
         (400, {}, {"budget": 0.05}, "budget 0.05 is too small.* costs 0.1"),
-        (400, {}, {"budget": 0.05, "exclude": ["none"]}, "budget 0.05 is too small.* costs 0.1"),
         (400, {}, {"budget": 1.0, "cost": "euros"}, "no cost 'euros'"),
-        (400, {}, {"k": 1, "start": ["words", "mini"]}, "start names 2 arms, more than k = 1"),
-        (400, {}, {"include": ["bm25"]}, "none of 5 arms.* is bm25"),
-        (400, {}, {"start": ["word"]}, "start names 'word'.*did you mean 'words'"),
         (400, {"costs": {}}, {"budget": 1.0}, "a budget needs costs"),
         (1, {}, {}, "1 questions cannot be split"),
     ],
@@ -407,13 +395,6 @@ def test_settings_that_do_not_fit_the_matrix_are_refused(
 
 def test_without_costs_there_are_no_budgets(tmp_path: Path) -> None:
     assert choose(tmp_path, keep(tmp_path, world(), costs={}))[0].budgets == ()
-
-
-def test_an_arm_that_must_be_chosen_must_have_been_asked(tmp_path: Path) -> None:
-    scores = world()
-    scores[2] = np.nan
-    with pytest.raises(ValueError, match="start names 'large', which has no scores"):
-        choose(tmp_path, keep(tmp_path, scores), start=["large"])
 
 
 @pytest.mark.parametrize("bad", [{"k": 0}, {"held_out": 1.0}, {"budget": -1}, {"splits": 0}, {"x": 1}])

@@ -57,7 +57,6 @@ def test_an_arm_is_expected_to_be_good_in_its_group() -> None:
     truth = np.array([[0.2, 0.9], [0.8, 0.3], [0.6, 0.65]])[:, groups]
     log = a_log(truth, rng)
     assert greedy(complete(log, groups), 1).arms == (2,)
-    assert set(greedy(complete(log, groups), 2, start=(0,)).arms) == {0, 1}
     off = np.abs(complete(log, groups) - truth)[np.isnan(log)].mean()
     assert off < 0.7 * np.abs(complete(log) - truth)[np.isnan(log)].mean()
 

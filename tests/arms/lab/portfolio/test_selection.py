@@ -38,9 +38,9 @@ def worth(scores: Scores, arms: tuple[int, ...]) -> float:
     return math.fsum(columns.max(axis=0, initial=0.0)) / scores.shape[1]
 
 
-def scan(scores: Scores, k: int, start: tuple[int, ...] = ()) -> tuple[int, ...]:
+def scan(scores: Scores, k: int) -> tuple[int, ...]:
     """Greedy as its definition reads: look at every arm, take the first of the best."""
-    arms = start
+    arms: tuple[int, ...] = ()
     while len(arms) < k:
         gains = {
             arm: worth(scores, (*arms, arm)) - worth(scores, arms)
@@ -84,9 +84,8 @@ def test_arms_that_complement_each_other_win() -> None:
 @given(POOLS, st.data())
 def test_the_picks_are_those_of_a_full_scan(scores: Scores, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(scores)))
-    start = tuple(data.draw(st.lists(st.integers(0, len(scores) - 1), max_size=k, unique=True)))
-    chosen = greedy(scores, k, start)
-    assert chosen.arms == scan(scores, k, start)
+    chosen = greedy(scores, k)
+    assert chosen.arms == scan(scores, k)
     assert chosen.values == pytest.approx(
         [worth(scores, chosen.arms[: n + 1]) for n in range(len(chosen.arms))]
     )
@@ -106,8 +105,7 @@ def test_the_picks_are_those_of_a_scan_beyond_float32() -> None:
     assert top_by_average(scores, 4) == (3, 17, 31, 0)
 
 
-@pytest.mark.parametrize("start", [(), (2,)])
-def test_an_arm_with_a_smaller_float32_sum_wins(start: tuple[int, ...]) -> None:
+def test_an_arm_with_a_smaller_float32_sum_wins() -> None:
     """Where numbers are added to 1 in float32, one by one, 63 times 2^-25 is lost, and 2^-22 is not."""
     n = 64 * 16
     scores = np.zeros((3, n), dtype=np.float32)
@@ -115,10 +113,10 @@ def test_an_arm_with_a_smaller_float32_sum_wins(start: tuple[int, ...]) -> None:
     scores[0, 16:32] = 2.0**-22
     scores[1, 16:] = 2.0**-25
     scores[2, -1] = 2.0**-25
-    assert worth(scores, (1, *start)) > worth(scores, (0, *start))
+    assert worth(scores, (1,)) > worth(scores, (0,))
     float32 = scores[:2].reshape(2, 64, 16).sum(axis=1, dtype=np.float32).sum(axis=1, dtype=np.float64)
     assert float32[1] < float32[0]
-    assert greedy(scores, len(start) + 1, start).arms == (*start, 1)
+    assert greedy(scores, 1).arms == (1,)
 
 
 def test_a_guess_is_not_given_up_for_what_float32_loses() -> None:
@@ -159,7 +157,6 @@ def test_part_of_a_matrix_is_as_good_as_a_matrix() -> None:
 def test_arms_that_add_nothing_are_not_chosen() -> None:
     scores = np.array([[1, 0], [1, 0], [0, 1], [1, 1]], dtype=np.float32)
     assert greedy(scores, 4).arms == (3,)
-    assert greedy(scores, 4, start=(0,)).arms == (0, 2)
     assert knapsack(scores, np.ones(4), 4.0).arms == (3,)
 
 
@@ -170,22 +167,15 @@ COSTS = st.integers(0, 8).map(lambda n: n / 4)
 def test_the_knapsack_keeps_its_promise_and_its_budget(scores: Scores, data: st.DataObject) -> None:
     n_arms = len(scores)
     costs = np.array(data.draw(st.lists(COSTS, min_size=n_arms, max_size=n_arms)))
-    start = tuple(data.draw(st.lists(st.integers(0, n_arms - 1), max_size=2, unique=True)))
-    least = costs[list(start)].sum() if start else costs.min()
-    budget = float(least + data.draw(st.floats(0.0, 8.0)))
-    allowed = [
-        arms
-        for arms in subsets(n_arms)
-        if set(start) <= set(arms) and math.fsum(costs[list(arms)]) <= budget * (1 + 1e-9)
-    ]
+    budget = float(costs.min() + data.draw(st.floats(0.0, 8.0)))
+    allowed = [arms for arms in subsets(n_arms) if math.fsum(costs[list(arms)]) <= budget * (1 + 1e-9)]
     best = best_possible(scores, allowed)
-    if best == 0.0 and not start:
+    if best == 0.0:
         with pytest.raises(ValueError, match=r"budget .* is too small: the cheapest arm that scores above 0"):
-            knapsack(scores, costs, budget, start)
+            knapsack(scores, costs, budget)
         return
-    chosen = knapsack(scores, costs, budget, start)
+    chosen = knapsack(scores, costs, budget)
     assert tuple(sorted(chosen.arms)) in allowed
-    assert set(start) <= set(chosen.arms)
     assert chosen.values[-1] == pytest.approx(worth(scores, chosen.arms))
     assert chosen.values[-1] >= KNAPSACK * best - 1e-12
     assert chosen.guarantee == KNAPSACK
@@ -221,12 +211,6 @@ def test_no_trial_that_could_have_won_is_stopped(scores: Scores, data: st.DataOb
     if expected > 0.0:
         chosen = knapsack(scores, costs, budget).arms
         assert worth(scores, chosen) >= expected - 1e-12
-
-
-def test_a_start_of_the_whole_budget_is_not_missed() -> None:
-    scores = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
-    assert math.fsum([0.1, 0.2]) > 0.3
-    assert knapsack(scores, np.array([0.1, 0.2]), budget=0.3, start=(0, 1)).arms == (0, 1)
 
 
 def test_what_costs_nothing_is_taken_if_it_adds_anything() -> None:
@@ -265,12 +249,9 @@ EYE, ONES, NOTHING = np.eye(3, dtype=np.float32), np.ones(3), np.zeros((2, 2), n
     ("choose", "named"),
     [
         *((lambda k=k: greedy(EYE, k), rf"k is {k}\b.* arms, 3") for k in (0, -1, 4)),
-        (lambda: greedy(EYE, 1, start=(0, 1)), "start names 2 arms, more than k = 1"),
-        *((lambda s=s: greedy(EYE, 3, s), f"start holds {s[0]}") for s in ((3,), (-1,), (1, 1))),
         (lambda: knapsack(EYE, np.ones(2), 1.0), r"costs of shape \(3,\), got \(2,\)"),
         *((lambda c=c: knapsack(EYE, np.array([1.0, c, 1.0]), 1.0), f"arm 1 costs {c:g}") for c in BAD),
         (lambda: knapsack(EYE, ONES, 0.5), "budget 0.5 is too small: .* costs 1$"),
-        (lambda: knapsack(EYE, ONES, 1.5, start=(0, 1)), "budget 1.5 is too small: .* start cost 2"),
         *((lambda b=b: knapsack(EYE, ONES, b), f"budget {b:g} must be finite") for b in BAD),
         (lambda: greedy(NOTHING, 1), "scores above 0"),
         (lambda: knapsack(NOTHING, np.ones(2), 1.0), "scores above 0"),
