@@ -3,7 +3,7 @@
 import gc
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -74,20 +74,12 @@ def replay(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write a report, as .html or .json.")
     ] = None,
-    on_ray: Annotated[
-        bool, typer.Option("--ray", help="Let Ray tasks decide for candidates that do not learn.")
-    ] = False,
 ) -> None:
     """Estimate from the log what other policies would have earned."""
     with report_errors():
         from armwise.agent.config import load
 
         require_report(output)
-        if on_ray and file is not None:
-            raise ValueError(
-                f"--ray reads blocks of the log from its database, and not from the file {file}: "
-                "leave one of them out"
-            )
         request = EvaluationRequest.model_validate({**given, **_parse_options(given)})
         exported = ExportSource(file or Path())
         if file is not None and config == CONFIG and not config.exists():
@@ -97,12 +89,9 @@ def replay(
         notes = list[str]()
         with _frozen(), progress() as on_progress:
             if file is None:
-                with (
-                    closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
-                    evaluation.map_on_ray() if on_ray else nullcontext() as map_blocks,
-                ):
+                with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
                     source = LogSource(store, settings.reward)
-                    document = evaluation.replay(settings, request, source, store, on_progress, map_blocks)
+                    document = evaluation.replay(settings, request, source, store, on_progress)
             else:
                 rule = exported.applicable_rule(settings.reward)
                 if rule is not settings.reward:

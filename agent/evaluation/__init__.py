@@ -1,10 +1,8 @@
 """Replay a log with other candidates: estimates, documents, the promotion gate."""
 
-from .blocks import MapBlocks
 from .candidate_names import CANDIDATE_NAMES, CandidateError, CandidateKind, EvaluationError, spell_out
 from .evaluation_request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 from .evaluation_task import Evaluations, evaluate_apart, evaluate_here
-from .on_ray import map_on_ray
 from .promotion_verdict import (
     FRESH_S,
     EvaluationFailedError,
@@ -27,7 +25,6 @@ __all__ = [
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
-    "MapBlocks",
     "Moment",
     "ReplayDocument",
     "evaluate_apart",
@@ -35,7 +32,6 @@ __all__ = [
     "list_footnotes",
     "make_page",
     "make_table",
-    "map_on_ray",
     "name_candidate",
     "newest_judgement",
     "read_moment",

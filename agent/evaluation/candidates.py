@@ -65,15 +65,6 @@ class Candidate(ABC):
     share: float = 0.0
     label_times: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def needs_no_order(self) -> bool:
-        """Whether it decides each decision by itself, so that blocks may be decided in any order."""
-        return False
-
-    def note(self, example: Example, reward: float | None) -> None:
-        """Note a label that it has learned, before later decisions."""
-        del example, reward
-
     @abstractmethod
     def replay(
         self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
@@ -118,11 +109,6 @@ class PolicyCandidate(Candidate):
     store: Store | None = None
     _paid: list[float] = field(default_factory=list)
 
-    @property
-    @override
-    def needs_no_order(self) -> bool:
-        return self.rule is None and self.pacer is None
-
     @override
     def replay(
         self, block: Sequence[Example], arms: Sequence[tuple[str, ...]], rewards: Sequence[float | None]
@@ -160,21 +146,17 @@ class PolicyCandidate(Candidate):
             if self.canary:
                 floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
             penalty = weigh_arms(records, load_built_in(), arms) if records else ()
-        self.note(example, reward)
-        cost = 0.0
-        if self.rule is None or not self._has_learned(example):
+        cost, has_learned = (
+            0.0,
+            (example.seq <= self.after) if self.rule is None else (example.seq > self.after),
+        )
+        if has_learned and reward is not None and decision.policy == LABELS:
+            self.note_label(decision)
+        if self.rule is None or not has_learned:
             reward = None
         elif reward is not None and getattr(self.policy, "learns_costs", False):
             cost = self.rule.compute_learned_cost(example)
         return ReplayStep(decision, () if reason else arms, floor, penalty, reward, cost), reason
-
-    @override
-    def note(self, example: Example, reward: float | None) -> None:
-        if reward is not None and self._has_learned(example) and example.decision.policy == LABELS:
-            self.note_label(example.decision)
-
-    def _has_learned(self, example: Example) -> bool:
-        return (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
 
     def note_label(self, label: Decision) -> None:
         """Record when a label that it has learned was inserted."""
@@ -202,11 +184,6 @@ class PolicyCandidate(Candidate):
 
 class StaticCandidate(Candidate):
     """A candidate that learns nothing, and decides each example by itself."""
-
-    @property
-    @override
-    def needs_no_order(self) -> bool:
-        return True
 
     @abstractmethod
     def decide(self, decision: Decision, arms: tuple[str, ...]) -> Floats:

@@ -10,26 +10,17 @@ A candidate that learns decides before it learns (progressive validation). Those
 
 import hashlib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import orjson
 
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation.blocks import (
-    BlockTarget,
-    BlockTask,
-    LogBlock,
-    MapBlocks,
-    ReplayedBlock,
-    replay_block,
-    replay_there,
-)
 from armwise.agent.evaluation.candidate_names import (
     CandidateError,
     CandidateKind,
@@ -51,6 +42,7 @@ from armwise.agent.reporting import format_counts
 from armwise.agent.wings import FIND_DOUBT, load
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import (
+    TOLERANCE,
     Flags,
     Floats,
     Growing,
@@ -60,8 +52,8 @@ from armwise.feedback.arrays import (
     select_rows,
     split,
 )
-from armwise.feedback.decisions import Decisions, Selection
-from armwise.feedback.events import LABELS, Example
+from armwise.feedback.decisions import Selection
+from armwise.feedback.events import Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.logged_draws import UNSETTLED, DrawFilter, EmptyLogError, LoggedDraws
 from armwise.feedback.ope import (
@@ -70,12 +62,17 @@ from armwise.feedback.ope import (
     Predictions,
     Verdict,
     evaluate_each,
+    featurize,
     judge,
     stack,
 )
 from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import TrainingLog
+from armwise.feedback.training_log.examples import find_run
+
+BLOCK = 256
+"""Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
 
 BEFORE = "before the canary began"
 """Why decisions are left out that are not read, as only canaries are evaluated."""
@@ -116,10 +113,6 @@ class Target:
 # -- the loop ----------------------------------------------------------------------------------------
 
 
-Elsewhere = Callable[[Sequence[Candidate], bool, Iterable[LogBlock]], Iterator[ReplayedBlock]]
-"""Replays blocks in other processes, in order: for some candidates, and whether rows are described."""
-
-
 def decide_log(
     candidates: Sequence[Candidate],
     source: TrainingLog,
@@ -129,7 +122,6 @@ def decide_log(
     *,
     describes: bool = False,
     cluster: str = "question",
-    elsewhere: Elsewhere | None = None,
 ) -> tuple[LoggedDraws, list[Target], Any]:
     """Let candidates decide the rows of a log that can be evaluated, and learn its examples.
 
@@ -141,7 +133,6 @@ def decide_log(
         on_progress: Called with the progress.
         describes: Whether to compute features of the rows.
         cluster: What rows of an observation share.
-        elsewhere: Replays blocks for those that `needs_no_order`, and describes rows; None: all is here.
 
     Returns:
         The rows, the target of each candidate, and the features of the rows if they were asked for.
@@ -154,81 +145,114 @@ def decide_log(
     """
     rows = DrawFilter(selection, source.settled.before, cluster)
     reads, readable, features = bool(candidates) or describes, Growing(), []
-    played = {candidate.name: _Played(candidate) for candidate in candidates}
-    # What learns decides here, block after block; what needs no order, wherever the block goes.
-    in_order = [candidate for candidate in candidates if elsewhere is None or not candidate.needs_no_order]
-    mapped = [candidate for candidate in candidates if elsewhere is None or candidate.needs_no_order]
-
-    def keep(deciders: Sequence[Candidate], decided: Sequence[BlockTarget]) -> None:
-        for candidate, one in zip(deciders, decided, strict=True):
-            played[candidate.name].add(one)
-
-    def replay_first(part: LogBlock) -> LogBlock:
-        """Replay a block by those who need the order, before it is replayed elsewhere.
-
-        The others note its labels here, since a process that has one block knows no earlier ones.
-        """
-        if in_order or part.labelled:
-            keep(in_order, replay_block(part, in_order, rule, decided_elsewhere=mapped).decided)
-        return replace(part, examples=(), label_times=tuple(dict(one.label_times) for one in mapped))
-
-    parts = _list_parts(source.blocks(rule, selection, on_progress, contexts=reads), rows)
-    if elsewhere is None:
-        replay_here = partial(replay_block, candidates=candidates, rule=rule, describes=describes)
-        blocks: Iterator[ReplayedBlock] = map(replay_here, parts)
-    else:
-        blocks = elsewhere(mapped, describes, map(replay_first, parts))
-    for replayed in blocks:
-        keep(mapped, replayed.decided)
-        readable.append(replayed.was_read | (not reads))
-        if replayed.X is not None:
-            features.append(replayed.X)
-    was_read = readable.take()
-    log, kept = rows.take(was_read)
-    described = stack(features)[kept[was_read]] if describes else None
-    return log, [each.target(log, kept) for each in played.values()], described
+    deciders = [_Decider(candidate) for candidate in candidates]
+    for table, examples in source.blocks(rule, selection, on_progress, contexts=reads):
+        row_of = {seq: row for row, seq in enumerate(rows.add(table).tolist())}
+        was_read = np.full(len(row_of), not reads)
+        for decider in deciders:
+            decider.begin(len(row_of), rows.column)
+        rest = iter(examples)
+        while block := list(islice(rest, BLOCK)):
+            rewards = [_find_learned_reward(rule, example) for example in block]
+            for decider in deciders:
+                decider.take(block, rewards, row_of)
+            found = [example for example in block if example.seq in row_of]
+            was_read[[row_of[example.seq] for example in found]] = True
+            if found and describes:
+                features.append(featurize([example.decision.context for example in found]))
+        for decider in deciders:
+            decider.end()
+        readable.append(was_read)
+    usable = readable.take()
+    log, kept = rows.take(usable)
+    described = stack(features)[kept[usable]] if describes else None
+    return log, [decider.target(log, kept) for decider in deciders], described
 
 
-def _list_parts(
-    blocks: Iterable[tuple[Decisions, Iterable[Example]]], rows: DrawFilter
-) -> Iterator[LogBlock]:
-    for table, examples in blocks:
-        seq = rows.add(table)
-        first, last = (int(table.seq[0]), int(table.seq[-1])) if len(table) else (0, 0)
-        labelled = bool(table.draw.each(lambda key: key.policy == LABELS).any())
-        yield LogBlock(first, last, seq, tuple(rows.column), labelled, examples=examples)
+def _find_learned_reward(rule: RewardRule, example: Example) -> float | None:
+    """Return the reward that a learner learns; None: it does not learn the example."""
+    if find_run(example.decision) is not None:
+        return None
+    return rule.compute_learned_reward(example)
 
 
-class _Played:
+class _Decider:
     """A candidate, with its distributions so far."""
 
     def __init__(self, candidate: Candidate) -> None:
-        self._candidate, self._share = candidate, 0.0
+        self._candidate = candidate
         self._reasons = {"": 0}  # why rows are left out, with the codes of the reasons
-        self._p, self._why = Spool(), Growing()
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}  # which arms it knows, by those of a row
+        self._all_p, self._all_why = Spool(), Growing()
 
-    def add(self, decided: BlockTarget) -> None:
-        """Append what it decided in the next block."""
-        codes = [self._reasons.setdefault(reason, len(self._reasons)) for reason in decided.reasons]
-        self._p.append(decided.p)
-        self._why.append(np.array(codes, dtype=np.int8)[decided.reason_code])
-        self._share = max(self._share, decided.share)
+    def begin(self, n: int, column: Mapping[str, int]) -> None:
+        """Begin the next `n` rows, whose distributions have these columns."""
+        self._column = column
+        self._p, self._why = np.zeros((n, len(column))), np.zeros(n, dtype=np.int8)
+
+    def take(
+        self, block: Sequence[Example], rewards: Sequence[float | None], row_of: Mapping[int, int]
+    ) -> None:
+        """Decide the examples that are rows, and learn each after it was decided. Raises CandidateError."""
+        candidate = self._candidate
+        rows = [row_of.get(example.seq, -1) for example in block]
+        arms = [
+            () if row < 0 else self._list_arms(row, example) for row, example in zip(rows, block, strict=True)
+        ]
+        found = defaultdict[tuple[str, ...], list[tuple[int, Floats]]](list)
+        try:
+            for row, eligible, p in zip(rows, arms, candidate.replay(block, arms, rewards), strict=True):
+                if not eligible:
+                    continue
+                if isinstance(p, str):
+                    self._why[row] = self._find_code(p)
+                else:
+                    found[eligible].append((row, p))
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {candidate.name!r} cannot decide or learn a logged decision: {error}"
+            ) from error
+        for eligible, some in found.items():
+            alike, distributions = zip(*some, strict=True)
+            columns = [self._column[arm] for arm in eligible]
+            self._p[np.array(alike)[:, np.newaxis], columns] = np.array(distributions)
+
+    def _list_arms(self, row: int, example: Example) -> tuple[str, ...]:
+        """Return the arms among which the candidate decides a row; none if it is left out."""
+        candidate, decision = self._candidate, example.decision
+        if example.seq <= candidate.after:
+            self._why[row] = self._find_code(candidate.reason)
+            return ()
+        certain = len(decision.probabilities) < len(decision.arms) and decision.propensity >= 1.0 - TOLERANCE
+        possible = (decision.drawn,) if certain else decision.arms
+        if (arms := self._known.get(possible)) is None:
+            arms = self._known[possible] = tuple(arm for arm in possible if arm in candidate.arms)
+        if not arms:
+            self._why[row] = self._find_code("none of the arms that it knows was eligible")
+        return arms
+
+    def _find_code(self, reason: str) -> int:
+        return self._reasons.setdefault(reason, len(self._reasons))
+
+    def end(self) -> None:
+        """Keep what it decided since `begin`."""
+        self._all_p.append(self._p)
+        self._all_why.append(self._why)
 
     def target(self, log: LoggedDraws, rows: Flags) -> Target:
         """Return the target on a log, given which of the rows that were decided are in it."""
-        candidate = self._candidate
-        why = self._why.take()[rows]
+        candidate, why = self._candidate, self._all_why.take()[rows]
         counts = np.bincount(why, minlength=len(self._reasons)).tolist()
         left_out = Counter({reason: counts[code] for reason, code in self._reasons.items() if code})
         return Target(
             candidate.name,
             candidate.about,
-            select_rows(self._p.read(len(log.arms)), rows),
+            select_rows(self._all_p.read(len(log.arms)), rows),
             why == 0,
             {reason: n for reason, n in left_out.most_common() if n},
             (*_notes(candidate.arms, log.arms), *candidate.notes()),
             tuple(sorted(candidate.brought - log.column.keys())),
-            self._share,
+            candidate.share,
         )
 
 
@@ -285,7 +309,6 @@ def replay(
     source: TrainingLog,
     store: Store | None,
     progress: Progress,
-    map_blocks: MapBlocks | None = None,
 ) -> ReplayDocument:
     """Replay a log, and return what candidates would have earned.
 
@@ -295,8 +318,6 @@ def replay(
         source: The training log, or an export.
         store: The log, for its versions; None if there is only an export.
         progress: Called with the progress.
-        map_blocks: Replays blocks of `store` in other processes, where their order does not matter; None:
-            this process replays all.
 
     Raises:
         EvaluationError: No usable decision is selected; or, as a CandidateError, a candidate is unknown or
@@ -314,19 +335,6 @@ def replay(
     built = [build_candidate(named, service) for named in asked if named.kind not in WITHOUT_CONTEXT]
     selection = read_selection(request, service)
 
-    def replay_elsewhere(
-        candidates: Sequence[Candidate], describes: bool, parts: Iterable[LogBlock]
-    ) -> Iterator[ReplayedBlock]:
-        assert map_blocks is not None
-        task = BlockTask(
-            orjson.dumps(config.model_dump(mode="json")),
-            request.model_dump_json(),
-            service.arms,
-            tuple(candidate.name for candidate in candidates),
-            describes,
-        )
-        return map_blocks(partial(replay_there, task), parts)
-
     doubt: str = load(FIND_DOUBT)(source, rule, selection, progress, missing=False)
     if doubt:
         raise DoubtfulLogError(doubt)
@@ -340,9 +348,6 @@ def replay(
             progress,
             describes=predicts and request.reward_model == "ridge",
             cluster=request.cluster,
-            elsewhere=replay_elsewhere
-            if map_blocks and (predicts or any(candidate.needs_no_order for candidate in built))
-            else None,
         )
     except EmptyLogError as error:
         wait = f"; these count once `reward.wait_time`, {rule.wait_time}, has passed"

@@ -93,7 +93,7 @@ def mix(arms: np.ndarray) -> list[str]:
 @pytest.fixture
 def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     """A log of N uniform draws, every arm equally often, and a few that were forced; read in blocks."""
-    monkeypatch.setattr("armwise.agent.evaluation.blocks.BLOCK", 64)
+    monkeypatch.setattr("armwise.agent.evaluation.replay_log.BLOCK", 64)
     facts = [fact for n, drawn in enumerate(mix(np.repeat(ARMS, N // 3))) for fact in turn(n, drawn)]
     store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
     join(store, config)

@@ -144,7 +144,7 @@ class Watched(Context):
 def test_contexts_are_in_memory_a_block_at_a_time(
     monkeypatch: pytest.MonkeyPatch, *, describes: bool
 ) -> None:
-    monkeypatch.setattr("armwise.agent.evaluation.blocks.BLOCK", 16)
+    monkeypatch.setattr("armwise.agent.evaluation.replay_log.BLOCK", 16)
     made: list[weakref.ref[Watched]] = []
     most = 0
 
