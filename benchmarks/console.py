@@ -181,7 +181,6 @@ def pages(n: int, recipe: str) -> Iterator[tuple[str, str]]:
     yield "policies", "/policies"
     yield "versions in the middle of a recipe", f"/policies?recipe={recipe}&earlier={VERSIONS // 2}"
     yield "what a promotion will do", f"/policies/act?action=promote&version={VERSIONS + 2}"
-    yield "two versions on 1,000 questions", "/policies/differences?one=1&other=2"
     yield "verdicts of the gate", "/policies/gate"
     yield "evaluations", "/evaluations"
     yield "warm starts", "/warm-starts"

@@ -108,7 +108,6 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
     query = request.url.query
     html = fill_template(
         TEMPLATES / template,
-        {},
         base=find_base(request),
         url=functools.partial(address, request),
         below=_below(request),

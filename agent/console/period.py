@@ -1,10 +1,6 @@
 """The report of a period: what was served, what it saved, how it was rated, and what changed.
 
-    log  --read_period-->       Period
-    file --read_file_period-->  Period
-
 The statements are those of `armwise prove` (`armwise.agent.proof.state`), over the decisions of the period.
-A file is an export, or the converted log of another system: it has no promotions, alarms or verdicts.
 """
 
 import time
@@ -12,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import inf, sqrt
-from pathlib import Path
+from math import sqrt
 
 import numpy as np
 
 from armwise.agent.config import AppConfig
-from armwise.agent.console.changes import COLOURS, list_changes, number_colours
+from armwise.agent.console.changes import list_changes, number_colours
 from armwise.agent.proof import (
     About,
     LoggedTraffic,
@@ -30,18 +25,15 @@ from armwise.agent.proof import (
     state,
     state_kept_audit,
 )
-from armwise.agent.proof.audit import find_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
-from armwise.feedback.decisions import Decisions, Selection, concatenate, tabulate
+from armwise.feedback.decisions import Decisions
 from armwise.feedback.drift import newest_alarms
-from armwise.feedback.events import FOREIGN, LABELS, UNRECOVERED
+from armwise.feedback.events import UNRECOVERED
 from armwise.feedback.guard import Returned
-from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log_columns import any_elsewhere
 from armwise.feedback.registry import arm_sets, digests, evaluations, guards, promotions, runs
-from armwise.feedback.sources import ExportSource, OutsideValues
 from armwise.feedback.training_log import draws, settled
 
 NEWEST = 200
@@ -114,8 +106,6 @@ class Period:
         statements: What can be said of savings and quality.
         changes: Changes, each with its time, in order.
         held: Candidates that the gate held, each with its time and reasons, in order.
-        source: The file that was read; empty: the log of a service.
-        notes: Remarks on the file; a sentence each.
         colours: Number of each arm's colour.
         classes: Quality by class of requests, with the number of decisions, the most frequent first.
         returned: Classes that the guard has sent back, if it goes by the same field.
@@ -136,15 +126,10 @@ class Period:
     statements: Statements
     changes: Events = ()
     held: Events = ()
-    source: str = ""
-    notes: tuple[str, ...] = ()
     colours: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[tuple[str, int, Statement], ...] = ()
     returned: Returned = field(default_factory=Returned)
     audited: Statement | None = None
-
-
-# -- of a log -------------------------------------------------------------------------------------
 
 
 def read_period(
@@ -258,76 +243,6 @@ def _list_held(store: Store, since: float, until: float) -> Iterator[tuple[float
                 yield evaluation.finished_at, f"The gate held {candidate['name']}: {reasons}"
 
 
-# -- of a file ------------------------------------------------------------------------------------
-
-
-def measure_span(path: Path) -> tuple[float, float]:
-    """Return the times of the first and the last decision of a file, labels left out.
-
-    Raises:
-        ExchangeError: The file cannot be read.
-        NothingServedError: The file has no decision.
-    """
-    first, last = inf, -inf
-    for example in read_export(path):
-        if example.decision.policy != LABELS:
-            at = example.decision.decided_at
-            first, last = min(first, at), max(last, at)
-    if first > last:
-        raise NothingServedError(f"{path}: it has no decision")
-    return first, last
-
-
-def read_file_period(path: Path, since: float, until: float, on_progress: Progress) -> Period:
-    """Read a period from a file.
-
-    Args:
-        path: The file.
-        since: Begin, seconds since the epoch.
-        until: End, exclusive.
-        on_progress: Called with the progress.
-
-    Raises:
-        ExchangeError: The file cannot be read.
-        NothingServedError: No decision was made in the period.
-    """
-    reward = next(iter(read_headers(path))).reward
-    rule, before = leave_costs_out(reward), ExportSource(path).settled.before
-    outside = OutsideValues(rule)
-    examples = (
-        example
-        for example in outside.watch(read_export(path))
-        if example.decision.policy != LABELS and since <= example.decision.decided_at < until
-    )
-    parts = [replace(part, context=()) for part in tabulate(examples, rule, settled=before)]
-    if not parts:
-        first, last = measure_span(path)
-        raise NothingServedError(
-            f"no decision was made from {utc(since)} to {utc(until)}: {path} has some from {utc(first)} to "
-            f"{utc(last)}"
-        )
-    decisions = concatenate(parts)
-    on_progress("decisions", len(decisions), len(decisions))
-    notes = ["A file has no promotions, alarms or verdicts. They are in the log of a service."]
-    is_rated = not np.isnan(decisions.reward).any()
-    if is_rated and any(key.policy not in FOREIGN for key in decisions.draw.values):
-        notes.append("Without a default reward, an export has only decisions with feedback.")
-    notes += [outside.remark] if outside.n else []
-    doubt = find_doubt(ExportSource(path), rule, Selection(since, until), on_progress)
-    costs = reward.cost_weight != 0.0
-    traffic = LoggedTraffic("", decisions, rule, before, complete=False, doubt=doubt, before_costs=costs)
-    traffic = replace(traffic, outside=outside.remark)
-    names = sorted({key.drawn for key in decisions.draw.values})
-    return _build(
-        traffic,
-        state(traffic),
-        (since, until),
-        {name: number % COLOURS for number, name in enumerate(names)},
-        source=str(path),
-        notes=tuple(notes),
-    )
-
-
 # -- figures --------------------------------------------------------------------------------------
 
 
@@ -339,8 +254,6 @@ def _build(
     *,
     changes: Events = (),
     held: Events = (),
-    source: str = "",
-    notes: tuple[str, ...] = (),
 ) -> Period:
     decisions = traffic.decisions.take(np.argsort(traffic.decisions.at, kind="stable"))
     explored = decisions.explored
@@ -358,8 +271,6 @@ def _build(
         statements,
         changes,
         held,
-        source,
-        notes,
         colours,
     )
 

@@ -2,25 +2,11 @@
 
 from html import escape
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
 
 from armwise.agent.console.period import Period
 from armwise.agent.console.savings import state_quality, write_duration
 from armwise.agent.proof import SURE, About, Statement
-from armwise.agent.reporting import (
-    GREY,
-    GRID,
-    INK,
-    LEGEND,
-    PALETTE,
-    draw_svg,
-    fill_template,
-    visible,
-    write_span,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from armwise.agent.reporting import fill_template, visible, write_span
 
 MOST_CHARS = 2000
 """Most characters of the short text."""
@@ -67,12 +53,8 @@ def write_page(period: Period, command: str) -> str:
         period: The period.
         command: The command that reproduces the page.
     """
-    pictures = {}
-    if period.stretches:
-        pictures["shares"] = draw_svg(period, _draw_shares, "Share of each arm over the period")
     return fill_template(
         "period.html",
-        pictures,
         period=period,
         found=period.statements,
         tables=[
@@ -123,32 +105,3 @@ def cut(text: str, most: int) -> str:
     ('a long …', 'short')
     """
     return text if len(text) <= most else text[: most - 1] + "\u2026"
-
-
-def _draw_shares(period: Period) -> "Figure":
-    """Draw the stacked shares of the arms."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 2.8), layout="constrained")
-    axes: Any = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    for spine in axes.spines.values():
-        spine.set_color(GREY)
-    axes.tick_params(colors=INK, labelsize=8, color=GREY)
-    axes.grid(axis="y", color=GRID)
-    axes.set_axisbelow(True)
-    begins, ends, shares = zip(*period.stretches, strict=True)
-    widths = [end - begin for begin, end in zip(begins, ends, strict=True)]
-    below = [0.0] * len(begins)
-    last = len(PALETTE) - 1
-    for name in sorted((arm.name for arm in period.arms), key=lambda name: period.colours.get(name, last)):
-        heights = [share.get(name, 0.0) for share in shares]
-        colour, label = PALETTE[period.colours.get(name, last)], cut(name, NAME_CHARS)
-        axes.bar(begins, heights, widths, below, align="edge", color=colour, label=label, linewidth=0)
-        below = [low + height for low, height in zip(below, heights, strict=True)]
-    axes.set_xlim(0, max(1, period.decisions))
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    axes.set_xlabel("decision of the period", fontsize=8, color=INK)
-    axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
-    return figure

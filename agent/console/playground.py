@@ -5,27 +5,20 @@ import asyncio
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import TypeAdapter
 
-from armwise.agent.access import Caller
 from armwise.agent.api import decisions as api
 from armwise.agent.api.doors import read_sent
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.protocols import chat
 from armwise.agent.api.protocols.schemas import ChatRequest
-from armwise.agent.api.schemas import DecisionId, DecisionQuery
+from armwise.agent.api.schemas import DecisionId
 from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, CONSOLE, page, pages, unless_refused
-from armwise.agent.gateways.buttons import METRIC
-from armwise.agent.serving import Replica
-from armwise.feedback.training_log import rated
 
 router = pages()
 
 DECIDE = require("decide")
 
 _CHAT = TypeAdapter(ChatRequest)
-
-LEAST_RATED = 50
-"""Least rated answers of which the first ones are compared with the newest."""
 
 
 async def _require_access(request: Request) -> None:
@@ -37,21 +30,11 @@ answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
 
 
 @router.get("/playground", dependencies=[DECIDE])
-async def playground(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+async def playground(request: Request, replica: AppReplica) -> Response:
     """The form for a question."""
     arms = [name for name, info in replica.turns.arms.items() if info.enabled]
     most = replica.config.limits.question_chars
-    moved = await _find_moved(replica, caller) if "read" in caller.scopes else None
-    return page(request, "playground.html", arms=arms, most=most, moved=moved)
-
-
-async def _find_moved(replica: Replica, caller: Caller) -> tuple[rated.Rated, rated.Rated] | None:
-    """Return the first and the newest rated answers; None: too few have been rated."""
-    rule, criteria = replica.config.reward, api.build_filter(caller, DecisionQuery())
-    if METRIC not in rule.metrics:
-        return None
-    found = await asyncio.to_thread(rated.first_and_newest, replica.store, rule, METRIC, criteria)
-    return found if 2 * found[0].total >= LEAST_RATED else None
+    return page(request, "playground.html", arms=arms, most=most)
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_require_access), DECIDE, ACTION])

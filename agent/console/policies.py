@@ -1,4 +1,4 @@
-"""Policies: versions by recipe, the timeline, a comparison of two versions, and actions with their effects.
+"""Policies: versions by recipe, the timeline, and actions with their effects.
 
 a row of a recipe or a version --link--> the consequences, and a field for the reason --form--> done
 """
@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import Query, Request, Response
 from pydantic import Field
 
 from armwise.agent.access import Caller
-from armwise.agent.api import decisions as api_decisions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import evaluations as api_evaluations
@@ -29,14 +27,12 @@ from armwise.agent.api.schemas import (
     PromotionChoice,
     VersionChoice,
 )
-from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, redirect, valid
 from armwise.agent.evaluation import FRESH_S, EvaluationRequest, name_candidate, newest_judgement
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
-from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.policies import PolicyError
 from armwise.agent.serving import Replica
 from armwise.feedback.errors import UndecidedError
-from armwise.feedback.events import Decision
 from armwise.feedback.registry import (
     ActivePolicy,
     EvaluationRow,
@@ -59,15 +55,6 @@ PAGE = 50
 
 JUDGED = 3
 """Newest evaluations of the gate that are shown."""
-
-COMPARED = 1000
-"""Number of newest decisions on which two versions are compared."""
-
-DIFFERENT = 20
-"""Number of questions shown, those on which two versions differ most."""
-
-BESIDE = 20
-"""Versions around each compared version in its recipe that are offered for comparison."""
 
 SHARES = (0.01, 0.05, 0.1, 0.25, promotions.LARGEST_SHARE)
 """Shares of the traffic that the page offers for a canary."""
@@ -498,57 +485,3 @@ async def _require_unchanged(replica: Replica, after: int) -> None:
     if active.seq != after:
         message = "what is served changed while you read this page: go back to see what will happen now"
         raise ApiError("changed_meanwhile", message, "after")
-
-
-@router.get("/policies/differences", dependencies=[READ])
-async def differences(
-    request: Request, replica: AppReplica, caller: RequestCaller, one: PageBefore, other: PageBefore
-) -> Response:
-    """Differences of two versions on the newest decisions that the caller may see."""
-    pair = [await _version(replica, number or 0) for number in (one, other)]
-    newest = await asyncio.to_thread(replica.store.newest, COMPARED, features=True)
-    logged = [decision for decision in newest if caller.reads(decision.id)]
-
-    def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
-        return differing(first, second, logged)
-
-    comparisons = await api_decisions.with_policies(replica, pair, compare, "version")
-    same = sum(a.argmax() == b.argmax() for _, _, a, b in comparisons)
-    return page(
-        request,
-        "differences.html",
-        pair=pair,
-        choices=await asyncio.to_thread(_comparable, replica, pair),
-        served=replica.versions.version and replica.versions.version.version,
-        n=len(comparisons),
-        same=same,
-        apart=float(np.mean([distance for distance, *_ in comparisons])) if comparisons else 0.0,
-        rows=[
-            (distance, caller.strip_prefix(decision.id), decision, a, b)
-            for distance, decision, a, b in comparisons[:DIFFERENT]
-        ],
-        colours=await asyncio.to_thread(number_colours, replica.store),
-    )
-
-
-def _comparable(replica: Replica, pair: Sequence[Version]) -> list[Version]:
-    """Return the versions to offer, newest first: each recipe's newest, and neighbours of the pair."""
-    listed = {row.newest.version: row.newest for row in versions.recipes(replica.store, PAGE)}
-    for chosen in pair:
-        beside = versions.page(replica.store, BESIDE, chosen.version + BESIDE // 2, chosen.recipe)
-        listed |= {version.version: version for version, _ in beside} | {chosen.version: chosen}
-    return sorted(listed.values(), key=lambda version: -version.version)
-
-
-def differing(
-    first: Policy, second: Policy, logged: Sequence[Decision]
-) -> list[tuple[float, Decision, Any, Any]]:
-    """Return the total variation distance of two policies on each decision, largest first.
-
-    Each distance comes with the decision and both distributions, before the floor is mixed in.
-    """
-    rows = []
-    for decision in logged:
-        a, b = (policy.probabilities(decision.context, decision.arms) for policy in (first, second))
-        rows.append((float(np.abs(a - b).sum() / 2), decision, a, b))
-    return sorted(rows, key=lambda row: -row[0])

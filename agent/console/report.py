@@ -5,7 +5,6 @@ import re
 import shlex
 import time
 from contextlib import closing
-from math import floor
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +14,9 @@ from rich.text import Text
 from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, moment, with_log
 from armwise.agent.console import digest
-from armwise.agent.console.period import Period, measure_span, read_file_period, read_period
+from armwise.agent.console.period import Period, read_period
 from armwise.agent.console.period_report import write_page, write_text
 from armwise.agent.evaluation import read_moment
-from armwise.feedback.clock import utc
 from armwise.feedback.log import Store
 
 DURATION = re.compile(r"(\d{1,6})([mhdw])")
@@ -29,25 +27,18 @@ SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
 def report(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A file of `armwise log export` or `armwise import`. By default the log of the service."
-        ),
-    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
-            help="Start: a duration before the end, such as 7d, 24h or 90m, or a date. By "
-            "default 7d; for a file, all.",
+            help="Start: a duration before the end, such as 7d, 24h or 90m, or a date. By default 7d.",
         ),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
             "--until",
-            help="End, such as 2026-05-01T12:00, in UTC. By default now; for a file, its last decision.",
+            help="End, such as 2026-05-01T12:00, in UTC. By default now.",
         ),
     ] = None,
     output: Annotated[
@@ -67,20 +58,15 @@ def report(
     """Report a period: what was served, what it saved, how it was rated, and what changed."""
     with report_errors():
         if send or dry_run:
-            if file is not None or output is not None or text:
-                raise ValueError(
-                    "--send has the form of `digest.form`: leave out the file, --output and --text"
-                )
+            if output is not None or text:
+                raise ValueError("--send has the form of `digest.form`: leave out --output and --text")
             _send(config, since, until, dry_run=dry_run)
             return
         if output is not None and output.suffix != ".html":
             raise ValueError(f"--output {output}: a name that ends with .html was expected")
         if output is not None and not output.parent.is_dir():
             raise ValueError(f"--output {output}: there is no folder {output.parent}")
-        if file is not None:
-            period, command = _report_file(file, since, until)
-        else:
-            period, command = _report_log(config, since, until)
+        period, command = _report_log(config, since, until)
         if output is not None:
             output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
             console.print(f"{output}: {period.decisions:,} decisions", soft_wrap=True)
@@ -124,20 +110,6 @@ def _report_log(config: Path, since: str | None, until: str | None) -> tuple[Per
         period = read_period(store, settings, begin, end, on_progress)
     words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
     return period, [*words, *_window(begin, end)]
-
-
-def _report_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
-    """Return the report of a file, and the command that reproduces it, without `-o`."""
-    first, last = measure_span(path)
-    # the end is exclusive, and the last decision is included
-    end = floor(last) + 1.0 if until is None else moment("--until", until).timestamp()
-    begin = floor(first) if since is None else read_begin(since, end)
-    if not begin < end:
-        raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
-    with progress(errors) as on_progress:
-        period = read_file_period(path, begin, end, on_progress)
-    window = _window(begin, end) if last or since or until else []  # without times, 0 stands for each
-    return period, ["armwise", "report", str(path), *window]
 
 
 def read_begin(text: str, end: float) -> float:

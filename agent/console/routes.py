@@ -90,7 +90,7 @@ def _form(request: Request, after: str, *, expired: bool = False, problem: str =
 
 @cache
 def _style() -> bytes:
-    return fill_template(TEMPLATES / STYLE, {}).encode()
+    return fill_template(TEMPLATES / STYLE).encode()
 
 
 _elsewhere = pages()

@@ -24,7 +24,7 @@ def render(story: Story, *, live: bool) -> str:
     values = {"story": story, "charts": [*charts(story)], "marks": marks, "live": live, "window": WINDOW}
     template = Path(__file__).parent / "templates" / "demo.html"
     right = count_right(story.turns[-WINDOW:])
-    return fill_template(template, {}, latest=story.turns[: -SHOWN - 1 : -1], right=right, **values)
+    return fill_template(template, latest=story.turns[: -SHOWN - 1 : -1], right=right, **values)
 
 
 def charts(story: Story) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from armwise.agent.evaluation.replay_document import (
     Interval,
     ReplayDocument,
 )
-from armwise.agent.reporting import COLOURS, PALETTE, fill_template, format_counts, write_span
+from armwise.agent.reporting import PALETTE, fill_template, format_counts, write_span
 from armwise.feedback.ope import ESTIMATORS
 
 NO_ROW = "no decision to be judged by"
@@ -147,7 +147,7 @@ def colour_arms(document: ReplayDocument) -> dict[str, str]:
     """Return the colour of each arm, which is the same as in the console, as a page writes it."""
     usual = {arm: number for number, arm in enumerate(document["drawn"])}
     numbers = usual | document["arm_colours"]
-    return {arm: COLOURS[PALETTE[number % len(PALETTE)]] for arm, number in numbers.items()}
+    return {arm: f"var(--c{number % len(PALETTE)})" for arm, number in numbers.items()}
 
 
 def find_axis(found: Iterable[Interval | None], mark: float) -> tuple[float, float]:
@@ -167,7 +167,6 @@ def make_page(document: ReplayDocument) -> str:
     judged = [candidate for candidate in document["candidates"] if candidate["verdict"] is not None]
     return fill_template(
         "evaluation.html",
-        {},
         axes={
             "value": find_axis((estimate["value"] for estimate in every), document["earned"]),
             "difference": find_axis((estimate["difference"] for estimate in every), 0.0),

@@ -1,13 +1,9 @@
-"""Rendering: colours, SVG, HTML templates, and texts of others in a terminal."""
+"""Rendering: colours, HTML templates, and texts of others in a terminal."""
 
 from .html import (
-    COLOURS,
     GREY,
-    GRID,
     INK,
-    LEGEND,
     PALETTE,
-    draw_svg,
     fill_template,
     format_counts,
     moment,
@@ -20,14 +16,10 @@ from .html import (
 from .plain_text import Terminal, log_plainly, one_line, visible
 
 __all__ = [
-    "COLOURS",
     "GREY",
-    "GRID",
     "INK",
-    "LEGEND",
     "PALETTE",
     "Terminal",
-    "draw_svg",
     "fill_template",
     "format_counts",
     "log_plainly",

@@ -1,23 +1,16 @@
-"""Pages for people: templates filled as HTML, figures drawn as SVG, their colours, numbers and times."""
+"""Pages for people: templates filled as HTML, their colours, numbers and times."""
 
-import re
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
-from html import escape
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from armwise.agent.reporting.plain_text import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from matplotlib.figure import Figure
-
-Data = TypeVar("Data")
 
 INK, GREY = "#1f2430", "#8a8f98"
 
@@ -26,19 +19,6 @@ PALETTE = (
     *("#ee8866", "#332288", "#44aa99", "#882255", "#bbcc33", "#999999"),
 )
 """Distinguishable with any colour vision; they repeat after twelve arms."""
-
-LEGEND = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "frameon": False, "alignment": "left"}
-
-GRID = "#e6e8eb"
-
-COLOURS = {
-    INK: "var(--ink)",
-    "#000000": "var(--ink)",
-    GREY: "var(--grey)",
-    GRID: "var(--grid)",
-    **{colour: f"var(--c{number})" for number, colour in enumerate(PALETTE)},
-}
-"""CSS variable of each colour."""
 
 DARK = (
     *("#7aa6d8", "#ff8f9c", "#5bb96a", "#ddcf6b", "#8ad8f0", "#cf72ad"),
@@ -49,23 +29,16 @@ DARK = (
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def fill_template(template: Path | str, pictures: Mapping[str, str], **values: object) -> str:
+def fill_template(template: Path | str, **values: object) -> str:
     """Render a template as HTML.
 
     Args:
         template: The name of a template of this package, or the path of another one; it may include ours.
-        pictures: SVG, inserted as it is but for control characters.
-        values: Everything else; text is escaped.
+        values: Its variables; text is escaped.
     """
-    from markupsafe import Markup
-
-    drawn = dict[str, Markup]()
-    for name, picture in pictures.items():
-        shown = visible(picture)
-        drawn[name] = Markup(shown)  # drawn by us; matplotlib escapes the texts in it # nosec B704
     palette = {"light": PALETTE, "dark": DARK}
     path = TEMPLATES / template  # an absolute path stays as it is
-    return _environment(path.parent).get_template(path.name).render(pictures=drawn, palette=palette, **values)
+    return _environment(path.parent).get_template(path.name).render(palette=palette, **values)
 
 
 def _visible(value: object) -> object:
@@ -95,48 +68,6 @@ def _environment(folder: Path) -> "Environment":
     environment.filters["instant"] = write_instant
     environment.filters["counted"] = format_counts
     return environment
-
-
-def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
-    """Draw a figure as SVG whose colours are variables of the page.
-
-    Args:
-        data: What is drawn.
-        draw: Makes the figure, with the colours of `COLOURS`.
-        title: Text alternative for screen readers.
-
-    Returns:
-        The picture; where matplotlib is not installed a paragraph that says what to install.
-    """
-    try:  # imported here as it takes a second that no other command should spend
-        from matplotlib import rc_context
-    except ModuleNotFoundError as error:
-        from armwise.arms.extras import advice
-
-        return f"<p>{title}: {escape(advice(error) or str(error))}</p>"
-
-    file = StringIO()
-    looks: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": draw.__name__,
-        "text.parse_math": False,
-        "date.converter": "concise",
-    }
-    with rc_context(looks), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the font is the reader's
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        draw(data).savefig(file, format="svg", transparent=True, metadata=nothing)
-    picture = file.getvalue()
-    picture = picture[picture.index("<svg") :]
-    picture = re.sub(r' xmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", picture)
-    picture = re.sub(r'<svg (?:width|height)="[^"]*"|(?<=") (?:width|height)="[^"]*pt"', _opening, picture)
-    for colour, name in COLOURS.items():
-        picture = picture.replace(colour, name)
-    return picture.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
-
-
-def _opening(match: re.Match[str]) -> str:
-    return "<svg" if match.group().startswith("<svg") else ""
 
 
 def moment(at: float) -> str:

@@ -115,7 +115,7 @@ def paths(address: str) -> list[str]:
     more = [
         *("/nowhere", "?by=", "/arms"),
         *(f"/policies?recipe={recipe}", "/policies/act?action=rollback&version=1"),
-        *("/policies/act?action=judge&version=1", "/policies/differences?one=1&other=2"),
+        "/policies/act?action=judge&version=1",
         f"/decisions/{decision}?open=features,record",
     ]
     return [*(path for path, _ in PAGES), f"/decisions/{decision}", *more]
@@ -228,11 +228,6 @@ def test_operators_act_by_buttons(served: tuple[Service, str], chrome: Visit) ->
     page.keyboard.type("it was <b>better</b>")
     page.keyboard.press("Enter")
     page.get_by_text("it was <b>better</b>").first.wait_for()
-    page.get_by_role("link", name=re.compile("^Compare")).first.click()
-    page.get_by_role("heading", name="Two versions side by side").wait_for()
-    page.get_by_label("Another").select_option("2")
-    page.get_by_role("button", name="Compare").click()
-    page.wait_for_url("**/policies/differences?one=1&other=2")
     page.goto(f"{address}{CONSOLE}/policies/act?action=rollback&version=999")
     page.get_by_text("there is no version 999").wait_for()
     service.settled()
@@ -329,7 +324,7 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     file.write_text(write_page(made, "armwise report -o week.html"), encoding="utf-8")
     page = chrome(width, scheme)
     page.goto(file.as_uri())
-    assert page.locator("figure svg").count() == 1
+    assert page.locator("figure svg.shares").count() == 1
     assert_no_barrier(page, "week.html")
 
 

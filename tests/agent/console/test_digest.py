@@ -507,7 +507,7 @@ def test_the_command_sends_or_prints_what_would_be_sent(receiver: Canned, tmp_pa
     assert receiver.asked == [printed]
     receiver.reply(ANY, b"invalid_token", 403)
     assert "The digest was not sent: the receiver answered 403: invalid_token." in run(*words, code=1)
-    assert "leave out the file, --output and --text" in run(*words, "--text", code=2)
+    assert "leave out --output and --text" in run(*words, "--text", code=2)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import html
 import re
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,22 +12,20 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 import httpx
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
 from armwise.agent.cli.options import Key
-from armwise.agent.console import decisions, operating, policies, system
+from armwise.agent.console import decisions, operating, system
 from armwise.agent.console.page import CONSOLE, STATIC, pages
 from armwise.agent.console.routes import ROUTES
-from armwise.agent.learning.restore import restore_policy
 from armwise.agent.run_folder import QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import base
 from armwise.feedback.events import Mask
 from armwise.feedback.log import tables as t
-from armwise.feedback.registry import runs, versions
+from armwise.feedback.registry import runs
 from armwise.feedback.training_log import lag
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import Service
@@ -302,8 +299,6 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
             page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer[name])).text
             assert f"asked by {name}" in page
             assert f"asked by {others}" not in page
-            same = f"{CONSOLE}/policies/differences?one=1&other=1"
-            assert "On the newest 1 decisions" in (await service.client.get(same, headers=bearer[name])).text
         page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer["ROOT"])).text
         assert "asked by ACME" in page
         assert "asked by MAIN" in page
@@ -426,37 +421,6 @@ async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Se
         answer = await act(**fields)
         assert answer.status_code == status
         assert said in plain(answer.text)
-
-
-async def test_two_versions_are_compared_on_the_logged_questions(linear: Service) -> None:
-    found = plain(await seen(linear, "/policies/differences?one=1&other=2"))
-    store, arms = linear.replica.store, list(linear.config.actions)
-    logged = store.newest(100, features=True)
-    pair = [versions.find(store, number) for number in (1, 2)]
-    first, second = (
-        restore_policy(store, one, linear.config.reward, arms) for one in pair if one is not None
-    )
-    p, q = (
-        np.array([policy.probabilities(one.context, one.arms) for one in logged])
-        for policy in (first, second)
-    )
-    apart = float(np.abs(p - q).sum(axis=1).mean() / 2)
-    same = float((p.argmax(axis=1) == q.argmax(axis=1)).mean())
-    assert f"give {100 * apart:.1f} % of the probability" in found.replace("\xa0", " ")
-    assert f"for {100 * same:.1f} %" in found.replace("\xa0", " ")
-    gone = await linear.client.get(f"{CONSOLE}/policies/differences?one=1&other=77")
-    assert (gone.status_code, "there is no version 77" in gone.text) == (404, True)
-
-
-async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Service) -> None:
-    (one,) = linear.replica.store.newest(1, features=True)
-    logged = [
-        replace(one, id=f"d-{p}", context=replace(one.context, features={"p": p})) for p in (0.5, 1.0, 0.75)
-    ]
-    leaning: Any = SimpleNamespace(probabilities=lambda context, _: np.array([context.features["p"], 0.0]))
-    even: Any = SimpleNamespace(probabilities=lambda *_: np.array([0.5, 0.0]))
-    found = [(distance, one.id) for distance, one, _, _ in policies.differing(leaning, even, logged)]
-    assert found == [(0.25, "d-1.0"), (0.125, "d-0.75"), (0.0, "d-0.5")]
 
 
 async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -> None:

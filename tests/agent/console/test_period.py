@@ -1,6 +1,7 @@
 """The report of a period: its figures are those of the log, its ranges hold the truth, texts are safe."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import unescape
@@ -263,11 +264,17 @@ def test_the_page_is_one_file_without_a_resource_of_another(store: Store, config
     """It can be mailed: no script, no font, no picture of elsewhere; it has a picture of the shares."""
     began(store)
     fill(store, WORLD, 300, seed=1)
-    page = write_page(read_period(store, config, BEGIN, BEGIN + 1e6, quietly), "armwise report -o week.html")
+    period = read_period(store, config, BEGIN, BEGIN + 1e6, quietly)
+    page = write_page(period, "armwise report -o week.html")
     resources = Resources()
     resources.feed(page)
     assert resources.found == []
     assert not re.search(r"url\((?!#|&quot;#)|@import", page)
-    assert page.count("<svg") == 1
+    areas = Counter[str]()
+    for width, height, colour in re.findall(r'width="(\d+)" height="([\d.]+)" fill="var\(--c(\d+)\)"', page):
+        areas[colour] += float(height) * int(width) / period.decisions * (height != "8")  # no dot of a legend
+    assert {int(colour): area for colour, area in areas.items()} == pytest.approx(
+        {period.colours[arm.name]: arm.share for arm in period.arms}, abs=1e-3
+    )
     assert "prefers-color-scheme: dark" in page
     assert "armwise report -o week.html" in page

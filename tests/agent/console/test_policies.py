@@ -295,20 +295,6 @@ async def test_a_version_that_another_reward_taught_has_no_buttons(service: Serv
     assert (refused.status_code, "another reward" in refused.text) == (409, True)
 
 
-async def test_versions_to_compare_are_chosen_from_lists(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest of each recipe, and the versions around the two that are compared."""
-    number = candidate(service)
-    monkeypatch.setattr(policies, "BESIDE", 2)
-    page = await seen(service, f"/policies/differences?one=1&other={number}")
-    lists = re.findall(r'<select id="(one|other)" name="\1">(.*?)</select>', page, re.S)
-    assert [re.findall(r'value="(\d+)"', options) for _, options in lists] == [["4", "3", "1"]] * 2
-    assert [re.findall(r'value="(\d+)" selected', options) for _, options in lists] == [["1"], ["4"]]
-    missing = await service.client.get(f"{CONSOLE}/policies/differences?one=1")
-    assert missing.status_code == 400
-
-
 async def test_a_verdict_is_let_through_by_the_console_as_by_the_api(tmp_path: Path) -> None:
     """A promotion that the gate lets through is recorded with its evaluation, and is not forced."""
     async with Service(tmp_path).running() as service:

@@ -3,7 +3,6 @@
 import os
 import re
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,9 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
 from armwise.feedback.clock import utc
-from armwise.feedback.exchange import make_rule
-from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
 from tests.agent.cli.test_cli import said
-from tests.agent.console.test_period_file import simulated
 from tests.agent.evaluation.logged import BEGIN, World, configured, fill
 
 WORLD = World({"none": 0.3, "bm25": 0.8}, usd={"none": 0.001, "bm25": 0.02}, every_s=600.0)
@@ -135,53 +131,3 @@ def test_a_log_that_is_not_there_is_not_made(config: Path) -> None:
     assert "there is no log at " in run("-c", config, code=2)
     assert not (config.parent / "home").exists()
     assert os.listdir(config.parent) == ["config.yaml"]
-
-
-@pytest.mark.slow
-def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> None:
-    """A duration ends with its last decision; the page names the command that makes it again."""
-    log = tmp_path / "log.jsonl"
-    with appearing(log) as file:
-        write_export(simulated(300), file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
-    assert "* 300 decisions, " in run(log)
-    assert "* 60 decisions, " in run(log, "--since", "1h")
-    assert "* 9 decisions, " in run(log, "--until", "2023-11-14T22:23:20")
-    page = tmp_path / "week.html"
-    run(log, "-o", page)
-    again = re.search(r"<pre>(.*)</pre>", page.read_text(encoding="utf-8"))
-    assert again is not None
-    assert again[1] == (
-        f"armwise report {log} --since 2023-11-14T22:14:20Z --until 2023-11-15T03:13:21Z -o week.html"
-    )
-    before = page.read_text(encoding="utf-8")
-    run(*again[1].split()[2:-1], page)
-    assert page.read_text(encoding="utf-8") == before
-
-
-@pytest.mark.parametrize("all_rated", [True, False])
-def test_only_a_file_of_rated_decisions_is_said_to_have_no_others(tmp_path: Path, *, all_rated: bool) -> None:
-    own = [replace(one, decision=replace(one.decision, policy="linucb")) for one in simulated(300)]
-    rows = [one for one in own if one.metrics or not all_rated]
-    assert len(rows) < 300 or not all_rated
-    log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
-    with appearing(log) as file:
-        write_export(rows, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
-    run(log, "-o", page)
-    said = "an export has only decisions with feedback" in page.read_text(encoding="utf-8")
-    assert said == all_rated
-
-
-def test_a_wrong_request_of_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    with appearing(log) as file:
-        write_export(simulated(30), file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
-    for words, message in (
-        (
-            ["--until", "2020-01-01"],
-            "--until 2020-01-01: a time after the first decision, 2023-11-14 22:14:20",
-        ),
-        (["--since", "2024-01-01"], "--since 2024-01-01: a time before the end of the period was expected"),
-        (["--until", "2024-01-01", "--since", "1d"], "no decision was made from 2023-12-31 00:00:00"),
-    ):
-        assert message in run(log, *words, code=2)
-    assert "none.jsonl cannot be read" in run(tmp_path / "none.jsonl", code=2)

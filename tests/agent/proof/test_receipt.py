@@ -555,7 +555,7 @@ def test_markdown_names_the_command_that_recomputes_a_receipt_that_was_written(
 
 
 def test_ratings_outside_their_range_are_counted_and_no_quality_is_stated(tmp_path: Path) -> None:
-    """By a receipt, a report and an audit; the sum of some values may be outside."""
+    """By a receipt and an audit; the sum of some values may be outside."""
     rows = [replace(one, metrics={"stars": 1.0 + 4.0 * one.metrics["reward"]}) for one in served()]
     n = sum(one.metrics["stars"] > 1.0 for one in rows)
     for metric, wrong in (
@@ -571,9 +571,6 @@ def test_ratings_outside_their_range_are_counted_and_no_quality_is_stated(tmp_pa
         told = run(log)
         for printed in (told, run(log, verb="audit")):
             assert (counted in " ".join(printed.split())) is wrong
-        page = tmp_path / "page.html"
-        run(log, "-o", page, verb="report")
-        assert (counted in page.read_text()) is wrong
         figures = proven(log)["figures"]
         assert (figures["quality"] is None, figures["saved"] is None) == (wrong, False)
         assert ("ratings are outside the range of their metric. Declare" in told) is wrong
