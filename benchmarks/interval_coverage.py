@@ -25,7 +25,6 @@ from armwise.feedback.logged_draws import LoggedDraws
 from armwise.feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.estimators import Predictions, estimate
-from armwise.feedback.ope.intervals import bernstein
 from armwise.feedback.ope.reward_model import cross_fit
 from armwise.feedback.ope.sample import NeverDrawnError
 
@@ -149,11 +148,6 @@ def simulate(
             yield Trial.by("value", "normal", estimator, name, intervals.normal(safe), truth)
             yield Trial.by("value", "normal, not hedged", estimator, name, intervals.normal(terms), truth)
             yield Trial.by("difference", "normal", estimator, name, intervals.normal(lead), truth_lead)
-            if ESTIMATORS[estimator].is_mean:
-                ends = bernstein(terms, reach, LOW, HIGH)
-                yield Trial.by("value", "bernstein", estimator, name, ends, truth)
-                ends = bernstein(terms, reach, LOW, HIGH, baseline=served)
-                yield Trial.by("difference", "bernstein", estimator, name, ends, truth_lead)
         evidence = sequences.Evidence(sample.weight, log.reward, (LOW, HIGH), ratio.max(axis=1))
         yield lasting("value", "anytime", "betting", name, sequences.value(evidence), truth)
         yield lasting("difference", "anytime", "betting", name, sequences.difference(evidence), truth_lead)

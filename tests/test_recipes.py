@@ -156,7 +156,6 @@ ESTIMATOR = """@estimator(
     use="as `snips`, where a few weights are huge",
     source="",
     rank=7,
-    rows=Rows.DEPENDENT,
     covers=False,
 )
 """

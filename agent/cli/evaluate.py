@@ -55,7 +55,7 @@ REPLAY_FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "
         "cost": "Price instead of the configured one, such as steps=0.02; repeatable.",
         "budget": "Ceiling for policies, such as usd_per_request=0.001; repeatable.",
         "estimators": "Estimator; repeatable. By default ips, snips and dr.",
-        "interval": "Kind of the intervals: normal, bootstrap, bernstein or anytime.",
+        "interval": "Kind of the intervals: normal, bootstrap or anytime.",
         "cluster": "Decisions that share this count as one observation: question, episode, user or none.",
         "reward_model": "What predicts rewards: ridge, or means, which is faster.",
         "gate": "Apply the gate to each candidate.",

@@ -27,14 +27,6 @@ from armwise.feedback.arrays import Floats
 from armwise.feedback.ope.sample import Prediction, Sample, Terms, ones
 
 
-class Rows(Enum):
-    """What a row of the terms is; the intervals depend on it."""
-
-    WEIGHTED = "a weighted reward, independent of the other rows"
-    CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
-    DEPENDENT = "dependent on all other rows, such as by a common divisor"
-
-
 class Predictions(Enum):
     """Which predictions of rewards an estimator reads."""
 
@@ -54,7 +46,6 @@ class Estimator:
         source: Where it was published.
         rank: Rank among the estimators when one figure must represent a policy: the lowest does, and among
             equal ones the first that was requested.
-        rows: What a row of the terms is.
         covers: Whether the intervals contain the truth as often as they state; they miss the bias of a
             biased estimator.
         predictions: Which predictions of rewards it reads.
@@ -66,7 +57,6 @@ class Estimator:
     use: str
     source: str
     rank: int
-    rows: Rows
     covers: bool
     predictions: Predictions = Predictions.NONE
     anytime: bool = False
@@ -79,11 +69,6 @@ class Estimator:
     def name(self) -> str:
         """Name of the function."""
         return self.function.__name__
-
-    @property
-    def is_mean(self) -> bool:
-        """Whether the value is a mean of independent rows."""
-        return self.rows in (Rows.WEIGHTED, Rows.CORRECTED)
 
 
 ESTIMATORS: dict[str, Estimator] = {}
@@ -107,7 +92,6 @@ def estimator(**entry: Any) -> Callable[[Function], Function]:
     use="Use it if weights are small. It is simple and unbiased.",
     source="Horvitz and Thompson (1952)",
     rank=8,
-    rows=Rows.WEIGHTED,
     covers=True,
     anytime=True,
 )
@@ -133,7 +117,6 @@ def ips(sample: Sample) -> Terms:
     use="Use it without a model. It has little bias and much less variance than `ips`.",
     source="Swaminathan and Joachims (2015)",
     rank=5,
-    rows=Rows.DEPENDENT,
     covers=True,
 )
 def snips(sample: Sample) -> Terms:
@@ -159,7 +142,6 @@ def snips(sample: Sample) -> Terms:
     "model's bias.",
     source="Dudik et al. (2011)",
     rank=10,
-    rows=Rows.CORRECTED,
     covers=False,
     predictions=Predictions.SHARED,
 )
@@ -186,7 +168,6 @@ def dm(sample: Sample) -> Terms:
     use="Use it with a model. It is unbiased even if the model is bad.",
     source="Dudik et al. (2011)",
     rank=0,
-    rows=Rows.CORRECTED,
     covers=True,
     predictions=Predictions.SHARED,
 )
@@ -211,7 +192,6 @@ def dr(sample: Sample) -> Terms:
     use="Use it with a good model, if a few weights are very large.",
     source="Wang et al. (2017)",
     rank=3,
-    rows=Rows.CORRECTED,
     covers=False,
     predictions=Predictions.SHARED,
 )

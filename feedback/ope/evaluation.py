@@ -8,7 +8,7 @@ A target that was trained on the rows it is evaluated on is overestimated: train
 Predictions of rewards, the baseline and resamples are computed once for all targets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -33,7 +33,6 @@ from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions
 from armwise.feedback.ope.intervals import (
     LEVEL,
     Interval,
-    bernstein,
     by_group,
     difference,
     hedge,
@@ -45,7 +44,7 @@ from armwise.feedback.ope.intervals import (
 from armwise.feedback.ope.reward_model import Model, cross_fit
 from armwise.feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, Terms, effective_size
 
-INTERVALS = ("normal", "bootstrap", "bernstein", "anytime")
+INTERVALS = ("normal", "bootstrap", "anytime")
 """Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
 
 
@@ -109,13 +108,6 @@ class TargetSample:
     reach: Floats
     terms: Mapping[str, Terms]
     served: bool = False
-
-    @property
-    def bounded_reach(self) -> float:
-        """Largest weight that any row could have had. Raises ValueError: it is a guess."""
-        if not self.log.is_whole:
-            raise ValueError("bernstein needs the probabilities of all arms, not only of the drawn one")
-        return float(self.reach.max())
 
     def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
         """Return terms for intervals that rest on the drawn rows alone: hedged, and grouped by observation.
@@ -228,9 +220,9 @@ def _ends(
 ) -> Ends:
     """Return the requested interval, or the normal interval of the safe terms if that does not apply."""
     why = ""
-    if request.kind in _SPECIAL:
+    if request.kind == "anytime":
         try:
-            return _SPECIAL[request.kind](target, baseline, name, request), request.kind, why
+            return _anytime(target, baseline, name, request), request.kind, why
         except ValueError as error:
             why = str(error)
     return normal(safe, request.level), "normal", why
@@ -264,21 +256,6 @@ def _bootstrap(
     }
 
 
-def _bernstein(
-    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
-) -> Interval:
-    if not ESTIMATORS[name].is_mean:
-        raise ValueError("bernstein does not apply to it")
-    return bernstein(
-        target.terms[name],
-        target.bounded_reach,
-        *request.reward_range,
-        request.level,
-        baseline=baseline.terms[name] if baseline else None,
-        baseline_reach=1.0 if baseline is None or baseline.served else baseline.bounded_reach,
-    )
-
-
 def _anytime(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
 ) -> Interval:
@@ -289,13 +266,6 @@ def _anytime(
     bound = sequences.difference if baseline else sequences.value
     bounds = bound(evidence, request.level, rows=np.array([len(target.log)]))
     return float(bounds.low[0]), float(bounds.high[0])
-
-
-_SPECIAL: Mapping[str, Callable[[TargetSample, TargetSample | None, str, IntervalRequest], Interval]] = {
-    "bernstein": _bernstein,
-    "anytime": _anytime,
-}
-"""Intervals that apply to some estimators or logs only; for others they raise ValueError with the reason."""
 
 
 # -- estimates -------------------------------------------------------------------------------------
@@ -391,7 +361,7 @@ def evaluate_each(
             estimator or to this log, `normal` is used, and a note says why.
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible reward. By default those in the log, not enough for
-            `bernstein` and `anytime`; estimates are then not cut to the range.
+            `anytime`; estimates are then not cut to the range.
         reward_model: Model that predicts rewards: `ridge`, which reads the features, or `means`.
         features: Features of the rows, shape (n, d), sparse or dense.
         q_hat: Predictions, shape (n, n_arms), instead of the model's.

@@ -2,25 +2,23 @@
 
     normal             delta method; closed form; every estimator
     bootstrap          percentiles over resamples that all estimators and targets share
-    bernstein          means of bounded rows; holds at every sample size; wide
 
 Only the bounds of `armwise.feedback.ope.confidence_sequences` stay valid under repeated evaluation while the
 log grows. Coverage: docs/benchmarks/interval-coverage.md.
 
 A log whose policy keeps a small floor hides its variance: the few rows with a large weight may not have been
 drawn at all, and an interval of the drawn rows alone cannot include them. `hedge` adds them as imaginary
-rows; the first two intervals are meant for hedged terms.
+rows; both are meant for hedged terms.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import ceil, floor, inf, isinf
+from math import ceil, floor, inf
 from statistics import NormalDist
 
 import numpy as np
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.ope.estimators import ESTIMATORS, Rows
 from armwise.feedback.ope.sample import Terms
 
 LEVEL = 0.95
@@ -300,68 +298,6 @@ def split_tail(level: float) -> float:
     return (1.0 - level) / 2.0
 
 
-def bernstein(
-    terms: Terms,
-    reach: float,
-    low: float,
-    high: float,
-    level: float = LEVEL,
-    *,
-    baseline: Terms | None = None,
-    baseline_reach: float = 1.0,
-) -> Interval:
-    """Return an interval of the expectation of the estimator, valid at any number of rows.
-
-    It takes plain terms, not hedged or grouped: a question that is asked twice counts as two.
-
-    Its width is at least 20 (`ips`) or 40 (`dr`) times `reach * (high - low) / n`:
-    with a floor of 0.02 and rewards in [0, 1], 0.1 or 0.2 at 10,000 rows. The bias of a biased
-    estimator comes on top.
-
-    Args:
-        terms: Terms of an estimator whose value is a mean of independent rows.
-        reach: Largest weight that any row could have had, over all arms; the cap of the estimator
-            counts if it is smaller.
-        low: Smallest reward, and prediction.
-        high: Largest reward, and prediction.
-        level: Coverage.
-        baseline: Terms of the baseline on the same rows.
-        baseline_reach: Largest weight of the baseline: 1 for the logging policy.
-
-    Raises:
-        ValueError: The estimator does not qualify, there are fewer than two rows, or rows are outside of
-            the range that `reach`, `low` and `high` allow.
-
-    Source: Maurer and Pontil (2009), "Empirical Bernstein bounds and sample variance
-    penalization", theorem 4, once for each side.
-    """
-    allowed = [entry.name for entry in ESTIMATORS.values() if entry.is_mean]
-    for part in (terms,) if baseline is None else (terms, baseline):
-        if part.estimator not in allowed:
-            raise ValueError(
-                f"the interval needs a mean of independent rows ({', '.join(allowed)}), got {part.estimator}"
-            )
-    rows = terms.numerator
-    bottom, top = _span(terms, reach, low, high)
-    if baseline is not None:
-        least, most = _span(baseline, baseline_reach, low, high)
-        rows, bottom, top = difference(terms, baseline).numerator, bottom - most, top - least
-    n = len(rows)
-    if n < 2:
-        raise ValueError(f"an interval needs at least 2 rows, got {n}")
-    slack = 1e-9 * (top - bottom)
-    if rows.min() < bottom - slack or rows.max() > top + slack:
-        raise ValueError(
-            f"rows must be in [{bottom:.6g}, {top:.6g}], got [{rows.min():.6g}, {rows.max():.6g}]"
-        )
-    log_term = np.log(2.0 / split_tail(level))
-    half = float(
-        np.sqrt(2.0 * rows.var(ddof=1) * log_term / n) + 7.0 * (top - bottom) * log_term / (3.0 * (n - 1))
-    )
-    centre = float(rows.mean())
-    return centre - half, centre + half
-
-
 Further = tuple[int, int | None]
 """Least and most further rows of a forecast; None: more than `MOST_MORE` times as many as there are."""
 
@@ -407,13 +343,3 @@ def _round(n: float, towards: Callable[[float], int]) -> int:
     """
     scale = int(10 ** max(0, len(str(int(n))) - 2))
     return towards(n / scale) * scale
-
-
-def _span(terms: Terms, reach: float, low: float, high: float) -> Interval:
-    """Return the smallest and the largest possible value of a row of the terms."""
-    weight = min(reach, terms.cap)
-    if isinf(weight):
-        raise ValueError(f"the reach of {terms.estimator} must be finite, got {reach:.6g}")
-    if ESTIMATORS[terms.estimator].rows is Rows.WEIGHTED:
-        return min(0.0, weight * low), max(0.0, weight * high)
-    return low - weight * (high - low), high + weight * (high - low)

@@ -303,7 +303,7 @@ def test_an_interval_that_does_not_cover_proves_no_gain() -> None:
 
 def test_the_headline_has_an_interval_of_the_requested_kind_where_there_is_one() -> None:
     *others, doubly_robust = BETTER["estimates"]
-    noted: Any = {**doubly_robust, "note": "normal interval: bernstein is none for it"}
+    noted: Any = {**doubly_robust, "note": "normal interval: anytime is none for it"}
     chosen = [find_headline(one) for one in (but(BETTER, estimates=[*others, noted]), BETTER)]
     assert [one["estimator"] == "dr" for one in chosen if one is not None] == [False, True]
 

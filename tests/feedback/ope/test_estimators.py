@@ -14,7 +14,6 @@ from armwise.feedback.arrays import Floats
 from armwise.feedback.ope.estimators import (
     ESTIMATORS,
     Predictions,
-    Rows,
     dm,
     dr,
     estimate,
@@ -28,7 +27,7 @@ from armwise.feedback.ope.sample import NeverDrawnError, Sample, Terms
 N_ARMS = 3
 law = settings(max_examples=40, deadline=None)
 WEIGHS_REWARDS_ALONE = {name for name, one in ESTIMATORS.items() if one.predictions is Predictions.NONE}
-NORMALISED = {name for name, one in ESTIMATORS.items() if one.rows is not Rows.WEIGHTED}
+NORMALISED = {*ESTIMATORS} - {"ips"}
 """Those whose weights, and shares of predictions, sum to 1 in every log."""
 
 
@@ -82,24 +81,6 @@ def test_doubly_robust_estimates_represent_a_policy_first_and_the_direct_one_las
     assert ranks == sorted(set(ranks))
     assert min(ESTIMATORS.values(), key=lambda one: one.rank).name == "dr"
     assert max(ESTIMATORS.values(), key=lambda one: one.rank).name == "dm"
-
-
-def test_rows_are_what_the_traits_say() -> None:
-    rng = np.random.default_rng(8)
-    n, p_target = 40, rng.dirichlet(np.full(N_ARMS, 20.0), 40)
-    drawn, reward = rng.integers(N_ARMS, size=n), rng.random(n)
-    q_hat = rng.random((n, N_ARMS))
-    propensity = rng.uniform(0.8, 1.0, n)
-    sample = Sample(propensity, drawn, reward, p_target, q_hat)
-    half = rows_of(sample, slice(n // 2))
-    for name, one in ESTIMATORS.items():
-        whole, alone = estimate(sample, name), estimate(half, name)
-        independent = not whole.ratio and np.allclose(whole.numerator[: n // 2], alone.numerator)
-        assert one.is_mean == independent, name
-        blind = replace(sample, q_hat=np.zeros_like(q_hat))
-        if one.is_mean:
-            reads = not np.allclose(whole.numerator, estimate(blind, name).numerator)
-            assert (one.rows is Rows.CORRECTED) == reads, name
 
 
 @law

@@ -129,7 +129,7 @@ def test_a_baseline_may_be_any_target(log: LoggedDraws) -> None:
         evaluate(log, targets, rng(), baseline="d")
 
 
-@pytest.mark.parametrize("interval", ["normal", "bootstrap", "bernstein"])
+@pytest.mark.parametrize("interval", ["normal", "bootstrap"])
 def test_what_was_served_is_a_baseline_like_its_distribution(log: LoggedDraws, interval: str) -> None:
     """It takes the plain mean where a target takes weights, and these are 1."""
     asked: Any = {"estimators": tuple(ESTIMATORS), "interval": interval}
@@ -221,16 +221,11 @@ def test_a_single_question_leaves_out_what_needs_a_model(log: LoggedDraws) -> No
         predict(one, kinds(log), rng())
 
 
-MEANS = tuple(name for name, one in ESTIMATORS.items() if one.is_mean)
-"""Estimators whose rows are independent of each other once the reward model is given."""
-
-
 @pytest.mark.parametrize("kind", INTERVALS)
 def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: LoggedDraws, kind: str) -> None:
     applies = {
         "normal": tuple(ESTIMATORS),
         "bootstrap": tuple(ESTIMATORS),
-        "bernstein": MEANS,
         "anytime": tuple(name for name, one in ESTIMATORS.items() if one.anytime),
     }[kind]
     p, truth = always(log, 0.2, 0.3, 0.5), VALUES @ [0.2, 0.3, 0.5]
@@ -296,20 +291,12 @@ def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: 
         reward_range=(0.0, 1.0),
     )
     assert all(each.value is not None for each in found["a"].estimates)
-    if kind == "bernstein":
-        assert found["a"].estimates[0].note == "normal interval: an interval needs at least 2 rows, got 1"
 
 
 @pytest.mark.parametrize("known", ["none", "all but the first"])
-def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(
-    log: LoggedDraws, known: str
-) -> None:
+def test_an_interval_for_weights_of_any_size_needs_no_largest_one(log: LoggedDraws, known: str) -> None:
     bare = replace(log, whole=(np.arange(len(log)) > 0) & (known != "none"))
     p = {"t": always(log, 0.1, 0.2, 0.7)}
-    (one,) = evaluate(bare, p, rng(), estimators=("ips",), interval="bernstein")["t"].estimates
-    assert one.value is not None
-    assert one.value.kind == "normal"
-    assert one.value.why == "bernstein needs the probabilities of all arms, not only of the drawn one"
     (betting,) = evaluate(bare, p, rng(), estimators=("ips",), interval="anytime")["t"].estimates
     assert betting.note == "", "it holds for weights of any size"
 

@@ -78,8 +78,6 @@ def test_a_hedge_is_needed(trials, estimator: str) -> None:
 @pytest.mark.parametrize("of", ["value", "difference"])
 @pytest.mark.slow
 def test_intervals_for_every_sample_size_hold_the_truth_nearly_always(trials, of: str) -> None:
-    for estimator in ("ips", "dr"):
-        assert coverage(trials[of, "bernstein", estimator]) == 1.0
     assert coverage(trials[of, "anytime", "betting"]) >= 0.95
 
 
