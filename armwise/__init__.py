@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from .arms import Arm, ArmError, Passage, Query, Retrieval
     from .feedback import Context, Cost, Decision, RewardRule
-    from .feedback.ope import Sample, audit, dm, dr, evaluate_arrays, ips, snips, switch_dr
+    from .feedback.ope import Sample, dm, dr, evaluate_arrays, ips, snips, switch_dr
 
 ROOMS = {
     "agent.client": ("AsyncClient", "Client", "ClientError"),
@@ -32,7 +32,7 @@ ROOMS = {
     ),
     "arms": ("Arm", "ArmError", "Passage", "Query", "Retrieval"),
     "feedback": ("Context", "Cost", "Decision", "RewardRule"),
-    "feedback.ope": (*("Sample", "audit", "dm", "dr", "evaluate_arrays", "ips", "snips", "switch_dr"),),
+    "feedback.ope": ("Sample", "dm", "dr", "evaluate_arrays", "ips", "snips", "switch_dr"),
 }
 """The public names, by the package that defines them."""
 
@@ -56,7 +56,6 @@ __all__ = [
     "RewardRule",
     "Sample",
     "VowpalWabbit",
-    "audit",
     "choose",
     "compute_served_distribution",
     "dm",

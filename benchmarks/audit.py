@@ -20,8 +20,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from armwise.agent.proof.propensity_audit import Audit, CheckStatus, Draws, audit
 from armwise.feedback.arrays import Flags, Floats, take_drawn
-from armwise.feedback.ope import Audit, CheckStatus, Draws, audit
 from tests.agent.proof.honest import World as Service
 from tests.agent.proof.honest import audit_service
 

@@ -41,12 +41,12 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from armwise.agent.proof import noninferiority
+from armwise.agent.proof.noninferiority import ArmComparison, Ends, Sessions, Settlement
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.decisions import Categorical, Decisions, DrawKey
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode, Status
 from armwise.feedback.jsonl import Header, appearing, write_export
-from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.noninferiority import ArmComparison, Ends, Sessions, Settlement
 from armwise.feedback.reward import Metric, RewardRule
 from benchmarks.receipt_worlds import ARMS, DAY, DAYS, LARGE, WAIT_S, WORLDS
 

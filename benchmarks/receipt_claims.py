@@ -15,7 +15,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from armwise.agent.proof import judged_answers, noninferiority
 from armwise.agent.proof.judged import AnswerAudit
+from armwise.agent.proof.noninferiority import NothingComparableError, Sessions, Settlement, Unsaid
 from armwise.agent.proof.statements import (
     describe_reward,
     state_audited,
@@ -24,8 +26,6 @@ from armwise.agent.proof.statements import (
     state_quality,
 )
 from armwise.feedback.arrays import Integers
-from armwise.feedback.ope import judged_answers, noninferiority
-from armwise.feedback.ope.noninferiority import NothingComparableError, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import Metric, RewardRule
 from benchmarks.receipt_worlds import ARMS, DAY, DAYS, LARGE, SMALL, WAIT_S, WORLDS, Fortnight
 

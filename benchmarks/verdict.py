@@ -43,10 +43,10 @@ from routing_plots import BLUE, GREEN, INK, RED, _dress
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from armwise.agent.proof import judged_pairs
 from armwise.agent.proof.pairs import BOTH_ORDERS
 from armwise.agent.proof.verdict import ENOUGH_BOTH, FOLLOWS_PLACE
 from armwise.feedback.arrays import Flags, Floats
-from armwise.feedback.ope import pairs
 from armwise.feedback.ope.confidence_sequences import compute_lower_ends
 
 MARGIN, TIE = 0.1, 0.05
@@ -148,25 +148,28 @@ def judge(name: str, truth: Floats, rng: np.random.Generator) -> tuple[Floats, F
     return said, both & ((said != 0.0) | same_place), same_place
 
 
-def find_verdict(low: Floats, high: Floats, allowed: Flags) -> tuple[pairs.Word, int | None]:
+def find_verdict(low: Floats, high: Floats, allowed: Flags) -> tuple[judged_pairs.Word, int | None]:
     """Return the first verdict that is allowed, and the number of pairs that it took."""
     decided = allowed & ((low > -MARGIN) | (high < -MARGIN))
     if not decided.any():
-        return pairs.Word.NOT_YET, None
+        return judged_pairs.Word.NOT_YET, None
     at = int(np.argmax(decided))
-    return (pairs.Word.SWITCH if low[at] > -MARGIN else pairs.Word.KEEP), at + 1
+    return (judged_pairs.Word.SWITCH if low[at] > -MARGIN else judged_pairs.Word.KEEP), at + 1
 
 
-def is_false(word: pairs.Word, truth: float) -> bool:
+def is_false(word: judged_pairs.Word, truth: float) -> bool:
     """Return whether a verdict contradicts a difference."""
-    if word is pairs.Word.NOT_YET:
+    if word is judged_pairs.Word.NOT_YET:
         return False
-    return (word is pairs.Word.SWITCH) != (truth > -MARGIN)
+    return (word is judged_pairs.Word.SWITCH) != (truth > -MARGIN)
 
 
 def bound(value: Floats, labels: Floats | None) -> tuple[Floats, Floats]:
     """Return the lower and the upper end after each pair, the first of which may be labelled."""
-    errors = pairs.ERROR * pairs.LOWER_SHARE, pairs.ERROR * pairs.UPPER_SHARE
+    errors = (
+        judged_pairs.ERROR * judged_pairs.LOWER_SHARE,
+        judged_pairs.ERROR * judged_pairs.UPPER_SHARE,
+    )
     if labels is None:
         return compute_lower_ends(value, 1.0, errors[0], moves=False), -compute_lower_ends(
             -value, 1.0, errors[1], moves=False
@@ -183,7 +186,7 @@ def run(truth: Floats, name: str, most: int, seed: int, found: Runs, table: str)
     """Judge drawn pairs until there is a verdict."""
     rng = np.random.default_rng([seed, JUDGES.index(name)])
     said, named, same_place = judge(name, truth, rng)
-    _, member, _ = pairs.draw((len(truth),), most, seed)
+    _, member, _ = judged_pairs.draw((len(truth),), most, seed)
     low, high = bound(said[member], truth[member][:LABELS] if "labels" in name else None)
     n_named, n_same = np.cumsum(named[member]), np.cumsum(same_place[member])
     allowed = (n_named < ENOUGH_BOTH) | (n_same <= FOLLOWS_PLACE * n_named)
@@ -250,9 +253,9 @@ def judge_small_files(runs: int) -> None:
             missed, widths = 0, list[float]()
             for seed in range(runs):
                 rng = np.random.default_rng([seed, len(sizes)])
-                group, _, place = pairs.draw(sizes, most, seed)
+                group, _, place = judged_pairs.draw(sizes, most, seed)
                 guesses = rng.choice([-1.0, 1.0], size=len(group))
-                found = pairs.compare(pairs.JudgedPairs(guesses, group, len(sizes), place))
+                found = judged_pairs.compare(judged_pairs.JudgedPairs(guesses, group, len(sizes), place))
                 some = [one for one in (found.whole, *found.groups) if one is not None]
                 ends = [one.difference for one in some]
                 ends += [tuple(2.0 * end - 1.0 for end in one.no_worse) for one in some]

@@ -6,10 +6,18 @@ A long log is compared from a recent decision on: the newest 50,000 to 100,000 d
 """
 
 from armwise.agent.config import AppConfig
-from armwise.agent.proof import About, NoTrafficError, Statement, Statements, read_kept, read_store, state
+from armwise.agent.proof import (
+    About,
+    NoTrafficError,
+    Statement,
+    Statements,
+    noninferiority,
+    read_kept,
+    read_store,
+    state,
+)
 from armwise.agent.reporting import write_number
 from armwise.feedback.log import Store, listing
-from armwise.feedback.ope import noninferiority
 
 WINDOW = 150_000
 """Positions of the log after which the comparison begins anew; it covers one to two times as many."""

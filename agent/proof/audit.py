@@ -24,13 +24,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from armwise.agent.proof.propensity_audit import CERTAIN, ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from armwise.agent.reporting import format_counts
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.decisions import Decisions, Selection, concatenate, encode
 from armwise.feedback.events import FOREIGN, LABELS, Context
-from armwise.feedback.ope import CERTAIN, ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, TrainingLog
 from armwise.feedback.texts import find_value

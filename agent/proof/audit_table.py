@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from armwise.agent.proof.audit import When, report_log
+from armwise.agent.proof.propensity_audit import Check, CheckStatus
 from armwise.arms.base import Progress
 from armwise.feedback.exchange import (
     DUPLICATE,
@@ -28,7 +29,6 @@ from armwise.feedback.exchange import (
     value_at,
 )
 from armwise.feedback.jsonl import FORMAT, ExchangeError, Header, appearing, read_lines, write_export
-from armwise.feedback.ope import Check, CheckStatus
 from armwise.feedback.sources import ExportSource
 
 SCALE = (-1e6, 1e6)

@@ -11,10 +11,10 @@ from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, moment, with_log
 from armwise.agent.proof.audit import list_footnotes, make_table, report_log
 from armwise.agent.proof.audit_table import is_export, report_table
+from armwise.agent.proof.propensity_audit import CheckStatus
 from armwise.feedback.exchange import Columns
 from armwise.feedback.jsonl import appearing, read_headers
 from armwise.feedback.log import Store, without_password
-from armwise.feedback.ope import CheckStatus
 from armwise.feedback.sources import ExportSource, LogSource
 
 

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field
 
+from armwise.agent.proof import judged_answers, noninferiority
 from armwise.agent.proof.documents import Finite, Name, Number, Stated, list_differences
+from armwise.agent.proof.judged_answers import AnswerSample
+from armwise.agent.proof.noninferiority import Ends, Sessions
 from armwise.agent.reporting import write_dollars
 from armwise.agent.turn.record import is_text
 from armwise.arms.base import Progress
@@ -36,9 +39,6 @@ from armwise.feedback.errors import describe_error
 from armwise.feedback.events import UNRECOVERED, Status
 from armwise.feedback.log import Store
 from armwise.feedback.log.second_answers import list_answers
-from armwise.feedback.ope import judged_answers, noninferiority
-from armwise.feedback.ope.judged_answers import AnswerSample
-from armwise.feedback.ope.noninferiority import Ends, Sessions
 from armwise.feedback.reward import RewardRule
 
 if TYPE_CHECKING:

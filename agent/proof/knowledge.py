@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from armwise.agent.proof import noninferiority
+from armwise.agent.proof.noninferiority import ENOUGH, Sessions, Settlement
 from armwise.agent.proof.traffic import LoggedTraffic
 from armwise.feedback.events import ESTIMATED
-from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.noninferiority import ENOUGH, Sessions, Settlement
 
 NAMED = 8
 """Most arms that a remark names."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import orjson
 
+from armwise.agent.proof.judged_pairs import find_sample
 from armwise.agent.proof.pairs import AskedPair, toss
 from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, order_pairs
 from armwise.feedback.jsonl import ExchangeError, appearing, read_lines
-from armwise.feedback.ope.pairs import find_sample
 
 CHOICES: Mapping[str, float] = {"first": 1.0, "second": -1.0, "equal": 0.0}
 """What `better` may say, as the preference for the first answer."""

@@ -30,6 +30,7 @@ from armwise.agent.hosts.single_process import open_backends
 from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.policies.base import Uniform
 from armwise.agent.proof.documents import Stated
+from armwise.agent.proof.judged_pairs import Word
 from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, decide_now
 from armwise.agent.serving import arm_infos
 from armwise.agent.serving.replica import name_models
@@ -63,7 +64,6 @@ from armwise.feedback.events import Context, Decision, Execution, Status
 from armwise.feedback.jsonl import ExchangeError, read_lines
 from armwise.feedback.log import Store
 from armwise.feedback.log.second_answers import SecondAnswer, list_second_answers
-from armwise.feedback.ope.pairs import Word
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig

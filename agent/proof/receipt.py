@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from armwise.agent.proof import noninferiority
 from armwise.agent.proof.documents import (
     Finite,
     Name,
@@ -25,15 +26,14 @@ from armwise.agent.proof.documents import (
     write_document,
 )
 from armwise.agent.proof.judged import AnswerAudit, recompute
-from armwise.agent.proof.statements import choose_reference, describe_reward
-from armwise.agent.proof.traffic import LoggedTraffic, name_log
-from armwise.feedback.jsonl import ExchangeError
-from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.noninferiority import (
+from armwise.agent.proof.noninferiority import (
     ArmComparison,
     Sessions,
     Settlement,
 )
+from armwise.agent.proof.statements import choose_reference, describe_reward
+from armwise.agent.proof.traffic import LoggedTraffic, name_log
+from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.reward import RewardRule
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@
     ArmComparison --state_dollars, state_quality--> Statement      what a receipt holds, in words
 
 A statement names its reference, the requests that it is about and what it assumes. Where it could be false it
-is silent, and says why. The ranges are those of `armwise.feedback.ope.noninferiority`: they hold for all arms
+is silent, and says why. The ranges are those of `armwise.agent.proof.noninferiority`: they hold for all arms
 and at every look, so you may choose the reference afterwards and look as often as you like.
 """
 
@@ -15,12 +15,12 @@ from enum import StrEnum
 
 import numpy as np
 
+from armwise.agent.proof import noninferiority
 from armwise.agent.proof.judged import AnswerAudit
+from armwise.agent.proof.noninferiority import ArmComparison, Ends, NothingComparableError, Sessions, Unsaid
 from armwise.agent.proof.traffic import LoggedTraffic
 from armwise.agent.reporting import one_line, write_dollars, write_further
-from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.intervals import Further, forecast_more
-from armwise.feedback.ope.noninferiority import ArmComparison, Ends, NothingComparableError, Sessions, Unsaid
 from armwise.feedback.reward import RewardRule
 
 POINTS = 100.0

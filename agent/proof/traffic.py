@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from armwise.agent.proof import noninferiority
 from armwise.agent.proof.audit import find_doubt
+from armwise.agent.proof.noninferiority import ArmComparison, Sessions, Settlement, Unsaid
 from armwise.arms.base import Progress
 from armwise.feedback.decisions import EVERYTHING, Decisions, Selection, concatenate, tabulate
 from armwise.feedback.events import LABELS, NOT_SERVED
@@ -22,8 +24,6 @@ from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.log.chain import LogHead, fold_all
 from armwise.feedback.log_columns import read_decisions
-from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.noninferiority import ArmComparison, Sessions, Settlement, Unsaid
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource, OutsideValues
 from armwise.feedback.training_log import lateness, settled

@@ -16,6 +16,7 @@ from armwise.agent.cli.whole_log import verify_log
 from armwise.agent.proof.documents import ProofDocument, find_format
 from armwise.agent.proof.judged import AnswerAudit, judge_answers, offer_audit
 from armwise.agent.proof.knowledge import assess
+from armwise.agent.proof.noninferiority import NothingComparableError, Sessions
 from armwise.agent.proof.receipt import (
     SavingsReceipt,
     keep_receipt,
@@ -33,7 +34,6 @@ from armwise.agent.proof.words import state_kept_audit, write_badge, write_markd
 from armwise.arms.llm import writing
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log.chain import LogHead
-from armwise.feedback.ope.noninferiority import NothingComparableError, Sessions
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig

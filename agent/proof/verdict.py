@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
+from armwise.agent.proof import judged_pairs
 from armwise.agent.proof.documents import (
     Finite,
     Name,
@@ -30,10 +31,9 @@ from armwise.agent.proof.documents import (
     read_document,
     write_document,
 )
+from armwise.agent.proof.judged_pairs import GroupComparison, JudgedPairs, Word
+from armwise.agent.proof.noninferiority import Ends
 from armwise.feedback.arrays import Integers
-from armwise.feedback.ope import pairs
-from armwise.feedback.ope.noninferiority import Ends
-from armwise.feedback.ope.pairs import GroupComparison, JudgedPairs, Word
 
 METHOD = "betting confidence sequences of judged pairs: each request once, in random order"
 
@@ -158,7 +158,7 @@ class PairsVerdict(ProofDocument):
     )
     method: Name = METHOD
     method_version: Number = METHOD_VERSION
-    error: Annotated[float, Field(gt=0.0, lt=1.0)] = pairs.ERROR
+    error: Annotated[float, Field(gt=0.0, lt=1.0)] = judged_pairs.ERROR
     challenger: Name
     reference: Name
     judge: Name
@@ -194,7 +194,7 @@ class PairDraws(BaseModel):
         """Return class and number of each request that is drawn, and its place in the random order."""
         if self.seed is None:
             return [(0, member) for member in range(self.drawn)], np.arange(self.drawn)
-        group, member, place = pairs.draw(self.sizes, self.drawn, self.seed)
+        group, member, place = judged_pairs.draw(self.sizes, self.drawn, self.seed)
         return list(zip(group.tolist(), member.tolist(), strict=True)), place
 
 
@@ -213,7 +213,7 @@ def order_pairs(draw: PairDraws, stored: Sequence[StoredPair]) -> tuple[list[Sto
 
 def as_pairs(draw: PairDraws, ordered: Sequence[StoredPair], place: Integers) -> JudgedPairs:
     """Return the pairs as the estimate takes them."""
-    first = [ordered[at] for at in pairs.find_sample(place).tolist()][: draw.labelled]
+    first = [ordered[at] for at in judged_pairs.find_sample(place).tolist()][: draw.labelled]
     return JudgedPairs(
         np.array([one.value for one in ordered]),
         np.array([one.group for one in ordered], dtype=np.int64),
@@ -226,8 +226,8 @@ def as_pairs(draw: PairDraws, ordered: Sequence[StoredPair], place: Integers) ->
 
 def decide_now(draw: PairDraws, ordered: Sequence[StoredPair], place: Integers, margin: float) -> Word:
     """Return the verdict of the pairs so far."""
-    difference = pairs.compare(as_pairs(draw, ordered, place)).whole.difference
-    return Word.NOT_YET if describe_judge(ordered).follows_place else pairs.decide(difference, margin)
+    difference = judged_pairs.compare(as_pairs(draw, ordered, place)).whole.difference
+    return Word.NOT_YET if describe_judge(ordered).follows_place else judged_pairs.decide(difference, margin)
 
 
 def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float) -> VerdictFigures:
@@ -243,13 +243,13 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
     """
     ordered, place = order_pairs(draw, stored)
     arrays = as_pairs(draw, ordered, place)
-    found = pairs.compare(arrays)
+    found = judged_pairs.compare(arrays)
     judge = describe_judge(stored)
-    word = Word.NOT_YET if judge.follows_place else pairs.decide(found.whole.difference, margin)
+    word = Word.NOT_YET if judge.follows_place else judged_pairs.decide(found.whole.difference, margin)
     spent, n = sum(sum(one.usd) for one in stored), len(ordered)
     more = more_usd = None
     if word is Word.NOT_YET and not judge.follows_place and arrays.labels is None:
-        more = pairs.forecast_more(arrays, margin)
+        more = judged_pairs.forecast_more(arrays, margin)
     if more is not None:
         more_usd = (more[0] * spent / n, more[1] * spent / n)
     usd, seconds = (
@@ -326,8 +326,8 @@ def verify_pairs(verdict: PairsVerdict) -> list[str]:
             f"has version {METHOD_VERSION} of {METHOD!r}: use Armwise {verdict.armwise}"
         ]
     differences = []
-    if verdict.error != pairs.ERROR:
-        differences.append(f"error: {verdict.error:g} in the verdict, {pairs.ERROR:g} here")
+    if verdict.error != judged_pairs.ERROR:
+        differences.append(f"error: {verdict.error:g} in the verdict, {judged_pairs.ERROR:g} here")
     sizes = tuple(one.requests for one in verdict.classes)
     draw = PairDraws(sizes=sizes, seed=verdict.seed, drawn=verdict.drawn, labelled=verdict.labelled)
     try:

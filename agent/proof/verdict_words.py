@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from armwise.agent.proof.judged_pairs import MOST_MORE, GroupComparison, Word
+from armwise.agent.proof.noninferiority import Ends
 from armwise.agent.proof.statements import round_down, shorten
 from armwise.agent.proof.verdict import PairsVerdict
 from armwise.agent.proof.words import escape
 from armwise.agent.reporting import visible, write_dollars
-from armwise.feedback.ope.noninferiority import Ends
-from armwise.feedback.ope.pairs import MOST_MORE, GroupComparison, Word
 
 COLUMNS = ("requests", "pairs", "better or equal of 100", "points of 100", "better", "equal", "worse")
 

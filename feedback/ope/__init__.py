@@ -5,9 +5,7 @@ from . import (
     evaluation,
     gate,
     intervals,
-    noninferiority,
 )
-from .audit import CERTAIN, ON_RECORD, Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -40,17 +38,11 @@ from .reward_model import Model, cross_fit, featurize, stack
 from .sample import NeverDrawnError, Sample, Terms
 
 __all__ = [
-    "CERTAIN",
     "DEFAULT_ESTIMATORS",
     "ESTIMATORS",
     "INTERVALS",
-    "ON_RECORD",
     "WITHOUT_PROPENSITIES",
-    "Audit",
-    "Check",
-    "CheckStatus",
     "Diagnostics",
-    "Draws",
     "EstimateWithInterval",
     "Estimator",
     "EstimatorResult",
@@ -63,7 +55,6 @@ __all__ = [
     "Sample",
     "Terms",
     "Verdict",
-    "audit",
     "confidence_sequences",
     "cross_fit",
     "diagnose",
@@ -81,7 +72,6 @@ __all__ = [
     "intervals",
     "ips",
     "judge",
-    "noninferiority",
     "predict",
     "snips",
     "stack",

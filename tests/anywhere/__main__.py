@@ -19,7 +19,7 @@ from tests.other_users import AS_NOBODY, NOBODY, nobody_may_run
 ROOT = Path(__file__).parents[2]
 
 NUMERIC = (
-    *("tests/feedback/ope", "tests/feedback/drift", "tests/agent/policies"),
+    *("tests/feedback/ope", "tests/feedback/drift", "tests/agent/policies", "tests/agent/proof"),
     *("tests/agent/evaluation", "tests/agent/learning/test_rebuild.py"),
     *(
         "tests/agent/learning/test_verify.py",

@@ -17,6 +17,7 @@ from armwise.agent.console import savings, topics
 from armwise.agent.console.page import CONSOLE
 from armwise.agent.console.summary import read_summary
 from armwise.agent.proof import About
+from armwise.agent.proof.noninferiority import ArmComparison, Ends
 from armwise.agent.proof.statements import state_best_arm, state_dollars, state_quality
 from armwise.feedback.events import (
     Context,
@@ -30,7 +31,6 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import erasures
-from armwise.feedback.ope.noninferiority import ArmComparison, Ends
 from armwise.feedback.registry import arm_sets, promotions
 from armwise.feedback.training_log import summary
 from armwise.feedback.training_log.draws import NewestDraw

@@ -17,9 +17,9 @@ import pytest
 from armwise.agent.console.period import NothingServedError, read_period
 from armwise.agent.console.period_report import list_statements, list_unknown, write_page, write_text
 from armwise.agent.proof import About
+from armwise.agent.proof.noninferiority import Unsaid
 from armwise.feedback.events import INCUMBENT, OBSERVED, Mode
 from armwise.feedback.log import Store, listing
-from armwise.feedback.ope.noninferiority import Unsaid
 from armwise.feedback.registry import arm_sets, promotions, runs
 from tests.agent.evaluation.logged import BEGIN, RULE, World, expected, fill, quietly, read_served
 

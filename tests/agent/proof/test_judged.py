@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
-from armwise.agent.proof import judged, read_receipt, state_kept_audit
+from armwise.agent.proof import judged, noninferiority, read_receipt, state_kept_audit
 from armwise.agent.proof.judged import AnswerAudit
+from armwise.agent.proof.judged_answers import AnswerSample
 from armwise.agent.proof.receipt import AUDITED
 from armwise.agent.proof.statements import state_audited
 from armwise.agent.reporting import moment
@@ -26,8 +27,6 @@ from armwise.feedback.arrays import Floats
 from armwise.feedback.events import Status
 from armwise.feedback.log import Store, second_answers
 from armwise.feedback.log import tables as t
-from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.judged_answers import AnswerSample
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import World, fill
 

@@ -31,13 +31,13 @@ from armwise.agent.proof import (
     write_sentence,
 )
 from armwise.agent.proof import traffic as receipt_traffic
+from armwise.agent.proof.noninferiority import ArmComparison, Settlement, Unsaid
 from armwise.agent.proof.receipt import LARGEST_FILE
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.ope.noninferiority import ArmComparison, Settlement, Unsaid
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from benchmarks.receipt_worlds import WORLDS
 from tests.agent.cli.test_cli import said

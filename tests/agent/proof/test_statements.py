@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from armwise.agent.proof import About, LoggedTraffic, state
+from armwise.agent.proof.noninferiority import Unsaid
 from armwise.feedback.decisions import Decisions
-from armwise.feedback.ope.noninferiority import Unsaid
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.lateness import RatingTimes
 from benchmarks.receipt_worlds import WORLDS

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from armwise.agent.proof.judged_answers import AnswerSample, compare_grades
+from armwise.agent.proof.noninferiority import Ends
 from armwise.feedback.arrays import Floats
-from armwise.feedback.ope.judged_answers import AnswerSample, compare_grades
-from armwise.feedback.ope.noninferiority import Ends
 
 ERRORS = (0.0125, 0.0042)
 """Errors of the ends where two arms share them."""

@@ -22,8 +22,8 @@ from math import expm1, log, sqrt
 
 import numpy as np
 
+from armwise.agent.proof.noninferiority import ENOUGH, Ends, NothingComparableError, Sessions
 from armwise.feedback.arrays import Flags, Floats, Integers, refuse
-from armwise.feedback.ope.noninferiority import ENOUGH, Ends, NothingComparableError, Sessions
 
 SPREAD = 0.3
 """Standard deviation of the errors of predictions for which the bet is best; it is valid for any."""

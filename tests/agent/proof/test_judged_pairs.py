@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from armwise.agent.proof import judged_pairs
+from armwise.agent.proof.judged_pairs import JudgedPairs, Word
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.ope import confidence_sequences, pairs
-from armwise.feedback.ope.pairs import JudgedPairs, Word
+from armwise.feedback.ope import confidence_sequences
 
 SIZES = (900, 80, 20)
 
@@ -37,17 +38,17 @@ def world(share_alike: float, difference: float, sizes: tuple[int, ...], seed: i
 
 def draw_values(table: list[Floats], n: int, seed: int) -> Floats:
     """Return the values of `n` draws from a file so long that it does not end."""
-    groups, members, _ = pairs.draw(tuple(map(len, table)), n, seed)
+    groups, members, _ = judged_pairs.draw(tuple(map(len, table)), n, seed)
     return np.array([table[g][m] for g, m in zip(groups.tolist(), members.tolist(), strict=True)])
 
 
 def draw_pairs(table: list[Floats], n: int, seed: int) -> JudgedPairs:
-    groups, members, places = pairs.draw(tuple(map(len, table)), n, seed)
+    groups, members, places = judged_pairs.draw(tuple(map(len, table)), n, seed)
     value = np.array([table[g][m] for g, m in zip(groups.tolist(), members.tolist(), strict=True)])
     return judged(value, groups, len(table), places)
 
 
-def misses(found: pairs.PairsComparison, truths: list[float], shares: list[float]) -> bool:
+def misses(found: judged_pairs.PairsComparison, truths: list[float], shares: list[float]) -> bool:
     """Whether any interval of all requests, and of each class, misses its truth."""
     ends = [
         end
@@ -63,28 +64,28 @@ def misses(found: pairs.PairsComparison, truths: list[float], shares: list[float
 
 @pytest.mark.parametrize("sizes", [(1000,), SIZES])
 def test_each_request_is_drawn_once_until_the_file_ends(sizes: tuple[int, ...]) -> None:
-    groups, members, places = pairs.draw(sizes, 5_000, 1)
+    groups, members, places = judged_pairs.draw(sizes, 5_000, 1)
     drawn = list(zip(groups.tolist(), members.tolist(), strict=True))
     assert sorted(drawn) == [(group, member) for group, n in enumerate(sizes) for member in range(n)]
     assert sorted(places.tolist()) == list(range(1000))
 
 
 def test_rare_classes_are_seen_and_all_requests_come_in_random_order() -> None:
-    groups, _, places = pairs.draw(SIZES, 80, 1)
+    groups, _, places = judged_pairs.draw(SIZES, 80, 1)
     assert np.bincount(groups, minlength=3)[1:].min() >= 10, "a quarter of the draws is of the rarest classes"
-    assert len(pairs.find_sample(places)) >= 60
+    assert len(judged_pairs.find_sample(places)) >= 60
     third = np.zeros(8)
     for seed in range(4_000):
-        groups, members, places = pairs.draw((5, 3), 8, seed)
-        at = pairs.find_sample(places)[2]
+        groups, members, places = judged_pairs.draw((5, 3), 8, seed)
+        at = judged_pairs.find_sample(places)[2]
         third[5 * groups[at] + members[at]] += 1
     assert np.abs(third / 4_000 - 0.125).max() < 0.02
 
 
 def test_more_draws_begin_with_the_same_ones() -> None:
-    few, many = pairs.draw(SIZES, 50, 3), pairs.draw(SIZES, 500, 3)
+    few, many = judged_pairs.draw(SIZES, 50, 3), judged_pairs.draw(SIZES, 500, 3)
     assert [column.tolist() for column in few] == [column.tolist()[:50] for column in many]
-    assert pairs.draw(SIZES, 50, 4)[1].tolist() != few[1].tolist()
+    assert judged_pairs.draw(SIZES, 50, 4)[1].tolist() != few[1].tolist()
 
 
 # -- intervals ---------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_intervals_of_a_small_file_hold_to_its_end(sizes: tuple[int, ...], judge
             [float(np.concatenate(table).mean()), *(float(one.mean()) for one in table if len(table) > 1)]
             for table in (truth, share)
         )
-        missed += misses(pairs.compare(draw_pairs(said, 800, seed)), means, shares)
+        missed += misses(judged_pairs.compare(draw_pairs(said, 800, seed)), means, shares)
     assert missed <= 0.03 * runs
 
 
@@ -155,23 +156,23 @@ def test_all_intervals_of_a_long_file_hold_at_all_looks() -> None:
         table = world(0.7, -0.05, SIZES, seed)
         every = [np.concatenate(table), *table]
         truths, shares = [float(one.mean()) for one in every], [float((one >= 0).mean()) for one in every]
-        failed += misses(pairs.compare(draw_pairs(table, 400, seed)), truths, shares)
+        failed += misses(judged_pairs.compare(draw_pairs(table, 400, seed)), truths, shares)
     assert failed <= 3
 
 
 def test_the_estimate_is_the_mean_over_requests_whatever_the_classes() -> None:
     table = [np.zeros(900), np.full(80, -1.0), np.full(20, -0.5)]
-    found = pairs.compare(draw_pairs(table, 5_000, 7))
+    found = judged_pairs.compare(draw_pairs(table, 5_000, 7))
     truth = float(np.concatenate(table).mean())
     assert found.whole.difference[0] == pytest.approx(truth)
     assert found.whole.no_worse[0] == pytest.approx(0.9)
     assert [one.difference[0] for one in found.groups if one] == [0.0, -1.0, -0.5]
-    some = [pairs.compare(draw_pairs(table, 200, seed)).whole.difference[0] for seed in range(60)]
+    some = [judged_pairs.compare(draw_pairs(table, 200, seed)).whole.difference[0] for seed in range(60)]
     assert np.mean(some) == pytest.approx(truth, abs=0.01), "draws of rare classes do not count twice"
 
 
 def test_a_class_that_was_not_drawn_has_no_figures() -> None:
-    found = pairs.compare(judged(np.zeros(5), np.zeros(5, dtype=np.int64), 3))
+    found = judged_pairs.compare(judged(np.zeros(5), np.zeros(5, dtype=np.int64), 3))
     assert found.groups[0] is not None
     assert found.groups[1:] == (None, None)
 
@@ -180,8 +181,8 @@ def test_an_unknown_verdict_counts_against_either_claim() -> None:
     rng = np.random.default_rng(8)
     known = rng.choice([-1.0, 0.0, 1.0], p=[0.1, 0.8, 0.1], size=400)
     some = np.where(rng.random(400) < 0.1, np.nan, known)
-    whole = pairs.compare(judged(some)).whole
-    worst, best = (pairs.compare(judged(np.where(np.isnan(some), v, some))).whole for v in (-1.0, 1.0))
+    whole = judged_pairs.compare(judged(some)).whole
+    worst, best = (judged_pairs.compare(judged(np.where(np.isnan(some), v, some))).whole for v in (-1.0, 1.0))
     assert whole.difference[1:] == (worst.difference[1], best.difference[2])
     assert whole.no_worse[1:] == (worst.no_worse[1], best.no_worse[2])
     assert whole.difference[0] == pytest.approx(float(np.nanmean(some)))
@@ -210,9 +211,13 @@ def test_all_ends_share_one_error(
     monkeypatch.setattr(confidence_sequences, "compute_lower_ends", note)
     found = draw_pairs(world(0.8, 0.0, sizes, 51), 300, 51)
     labels = found.value[found.of_all][:labelled] if labelled else None
-    pairs.compare(replace(found, labels=labels))
-    by_judge = pairs.ERROR * (pairs.LOWER_SHARE + pairs.UPPER_SHARE) / 2.0 if labelled else 0.0
-    assert sum(errors) == pytest.approx(pairs.ERROR + by_judge), "the ends by the judge are computed twice"
+    judged_pairs.compare(replace(found, labels=labels))
+    by_judge = (
+        judged_pairs.ERROR * (judged_pairs.LOWER_SHARE + judged_pairs.UPPER_SHARE) / 2.0 if labelled else 0.0
+    )
+    assert sum(errors) == pytest.approx(judged_pairs.ERROR + by_judge), (
+        "the ends by the judge are computed twice"
+    )
 
 
 # -- verdicts ----------------------------------------------------------------------------------------
@@ -229,7 +234,7 @@ def test_a_verdict_once_given_does_not_turn_into_the_other(
 ) -> None:
     every = np.tile(values, repeat)
     found = [
-        pairs.decide(pairs.compare(judged(every[:n])).whole.difference, margin)
+        judged_pairs.decide(judged_pairs.compare(judged(every[:n])).whole.difference, margin)
         for n in range(1, len(every) + 1, max(1, len(every) // 25))
     ]
     given_words = [word for word in found if word is not Word.NOT_YET]
@@ -238,16 +243,16 @@ def test_a_verdict_once_given_does_not_turn_into_the_other(
 
 def test_ends_only_come_closer_unless_what_is_compared_may_change() -> None:
     value = np.concatenate([np.ones(200), np.full(300, -1.0)])
-    lows = [pairs.compare(judged(value[:n])).whole.difference[1] for n in range(50, 500, 50)]
+    lows = [judged_pairs.compare(judged(value[:n])).whole.difference[1] for n in range(50, 500, 50)]
     assert lows == sorted(lows)
-    moving = [pairs.compare(judged(value[:n], moves=True)).whole.difference[1] for n in (200, 500)]
+    moving = [judged_pairs.compare(judged(value[:n], moves=True)).whole.difference[1] for n in (200, 500)]
     assert moving[1] < 0.0 < moving[0]
 
 
 def test_a_challenger_as_good_gets_switch_and_a_bad_one_keep() -> None:
     for difference, expected in ((0.0, Word.SWITCH), (-0.2, Word.KEEP)):
         value = draw_values(world(0.8, difference, (3000,), 11), 1500, 11)
-        assert pairs.decide(pairs.compare(judged(value)).whole.difference, 0.05) is expected
+        assert judged_pairs.decide(judged_pairs.compare(judged(value)).whole.difference, 0.05) is expected
 
 
 def test_false_verdicts_are_rare_where_the_loss_is_just_beyond_the_margin() -> None:
@@ -256,7 +261,7 @@ def test_false_verdicts_are_rare_where_the_loss_is_just_beyond_the_margin() -> N
         value = draw_values(world(0.85, -0.06, (1000,), 100 + seed), 600, seed)
         truth_is_beyond = float(np.concatenate(world(0.85, -0.06, (1000,), 100 + seed)).mean()) < -0.05
         low = confidence_sequences.compute_lower_ends(
-            value, 1.0, pairs.ERROR * pairs.LOWER_SHARE, moves=False
+            value, 1.0, judged_pairs.ERROR * judged_pairs.LOWER_SHARE, moves=False
         )[-1]
         false += truth_is_beyond and low > -0.05
     assert false <= 3
@@ -268,11 +273,11 @@ def test_false_verdicts_are_rare_where_the_loss_is_just_beyond_the_margin() -> N
 def test_labels_correct_a_judge_that_always_prefers_the_challenger() -> None:
     truth = draw_values(world(0.6, -0.3, (3000,), 21), 3000, 21)
     kind = np.maximum(truth, 0.0)
-    assert pairs.decide(pairs.compare(judged(kind)).whole.difference, 0.05) is Word.SWITCH
-    found = pairs.compare(judged(kind, labels=truth[:1500]))
-    assert pairs.decide(found.whole.difference, 0.05) is Word.KEEP
+    assert judged_pairs.decide(judged_pairs.compare(judged(kind)).whole.difference, 0.05) is Word.SWITCH
+    found = judged_pairs.compare(judged(kind, labels=truth[:1500]))
+    assert judged_pairs.decide(found.whole.difference, 0.05) is Word.KEEP
     assert found.whole.difference[0] == pytest.approx(float(truth.mean()), abs=0.05)
-    alone = pairs.compare(judged(kind)).whole.difference
+    alone = judged_pairs.compare(judged(kind)).whole.difference
     assert found.by_judge is not None
     assert found.by_judge[0] == alone[0]
     assert found.by_judge[1] < alone[1] < alone[2] < found.by_judge[2], "half of the error goes to the labels"
@@ -281,7 +286,7 @@ def test_labels_correct_a_judge_that_always_prefers_the_challenger() -> None:
 def test_few_labels_make_the_interval_wider_not_narrower() -> None:
     value = draw_values(world(0.8, 0.0, (1000,), 22), 800, 22)
     alone, few, many = (
-        pairs.compare(judged(value, labels=labels)).whole.difference
+        judged_pairs.compare(judged(value, labels=labels)).whole.difference
         for labels in (None, value[:20], value[:700])
     )
     width = [high - low for _, low, high in (alone, few, many)]
@@ -292,9 +297,9 @@ def test_a_label_that_was_asked_and_not_given_counts_as_the_worse_case() -> None
     value = draw_values(world(0.8, 0.0, (1000,), 23), 800, 23)
     labels = value[:400].copy()
     labels[::10] = np.nan
-    _, low, high = pairs.compare(judged(value, labels=labels)).whole.difference
+    _, low, high = judged_pairs.compare(judged(value, labels=labels)).whole.difference
     worst, best = (
-        pairs.compare(judged(value, labels=np.where(np.isnan(labels), v, labels))).whole.difference
+        judged_pairs.compare(judged(value, labels=np.where(np.isnan(labels), v, labels))).whole.difference
         for v in (-1.0, 1.0)
     )
     assert (low, high) == (worst[1], best[2])
@@ -308,10 +313,10 @@ def test_a_forecast_is_right_within_a_factor_of_two_about_the_pairs_that_it_take
     for seed in range(12):
         value = draw_values(world(0.8, -0.2, (6000,), 200 + seed), 6000, seed)
         high = -confidence_sequences.compute_lower_ends(
-            -value, 1.0, pairs.ERROR * pairs.UPPER_SHARE, moves=False
+            -value, 1.0, judged_pairs.ERROR * judged_pairs.UPPER_SHARE, moves=False
         )
         needed = int(np.argmax(high < -0.1)) + 1 - 60
-        found = pairs.forecast_more(judged(value[:60]), 0.1)
+        found = judged_pairs.forecast_more(judged(value[:60]), 0.1)
         assert found is not None
         right += found[0] / 2.0 <= needed <= 2.0 * found[1]
     assert right >= 10
@@ -321,18 +326,20 @@ def test_a_forecast_is_longer_for_a_smaller_margin_and_ends_somewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     value = draw_values(world(0.8, 0.0, (1000,), 31), 200, 31)
-    wide, narrow = (pairs.forecast_more(judged(value), margin) for margin in (0.2, 0.05))
+    wide, narrow = (judged_pairs.forecast_more(judged(value), margin) for margin in (0.2, 0.05))
     assert wide is not None
     assert narrow is not None
-    assert wide[0] < narrow[0] < narrow[1] <= pairs.MOST_MORE
-    monkeypatch.setattr(pairs, "MOST_MORE", wide[0] - 1)
-    assert pairs.forecast_more(judged(value), 0.2) is None
+    assert wide[0] < narrow[0] < narrow[1] <= judged_pairs.MOST_MORE
+    monkeypatch.setattr(judged_pairs, "MOST_MORE", wide[0] - 1)
+    assert judged_pairs.forecast_more(judged(value), 0.2) is None
 
 
 def test_a_forecast_counts_the_pairs_that_go_to_rare_classes() -> None:
     table = world(0.9, 0.0, SIZES, 41)
     found = draw_pairs(table, 200, 41)
-    several, alone = (pairs.forecast_more(one, 0.05) for one in (found, judged(found.value[found.of_all])))
+    several, alone = (
+        judged_pairs.forecast_more(one, 0.05) for one in (found, judged(found.value[found.of_all]))
+    )
     assert several is not None
     assert alone is not None
-    assert several[0] == pytest.approx(alone[0] * pairs.EVERY / (pairs.EVERY - 1), abs=1.5)
+    assert several[0] == pytest.approx(alone[0] * judged_pairs.EVERY / (judged_pairs.EVERY - 1), abs=1.5)

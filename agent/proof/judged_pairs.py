@@ -31,9 +31,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import ConfigDict, NonNegativeInt
 
+from armwise.agent.proof.noninferiority import Ends
 from armwise.feedback.arrays import Floats, Integers, refuse
 from armwise.feedback.ope import confidence_sequences
-from armwise.feedback.ope.noninferiority import Ends
 
 ERROR = 0.05
 """Largest probability that any end ever fails."""

@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from armwise.feedback.arrays import Integers
-from armwise.feedback.decisions import Categorical, Decisions, DrawKey
-from armwise.feedback.events import LABELS, Mode, Status
-from armwise.feedback.ope import confidence_sequences as sequences
-from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.confidence_sequences import Evidence, difference, unit_difference, value
-from armwise.feedback.ope.noninferiority import (
+from armwise.agent.proof import noninferiority
+from armwise.agent.proof.noninferiority import (
     ERROR,
     SCALE_DRAWS,
     SCALE_SESSIONS,
@@ -28,6 +23,11 @@ from armwise.feedback.ope.noninferiority import (
     find_tool_rounds,
     trace_quality,
 )
+from armwise.feedback.arrays import Integers
+from armwise.feedback.decisions import Categorical, Decisions, DrawKey
+from armwise.feedback.events import LABELS, Mode, Status
+from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope.confidence_sequences import Evidence, difference, unit_difference, value
 from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, Watched, look, simulate, watch
 
 

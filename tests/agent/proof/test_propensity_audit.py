@@ -7,18 +7,22 @@ from itertools import product
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import take_drawn
-from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
-from armwise.feedback.ope.audit import (
+from armwise.agent.proof.propensity_audit import (
     ERROR,
     FEATURE_PRIORS,
     PRIORS,
     SLICES,
+    Audit,
+    Check,
+    CheckStatus,
+    Draws,
     _Bettor,
     _blocks,
     _correct_errors,
     _Test,
+    audit,
 )
+from armwise.feedback.arrays import take_drawn
 from benchmarks.audit import ARMS, FAULTS, TRUE, World, alarmed, alone, contextual, finds, log_of, world
 
 SEEDS = 3
