@@ -15,8 +15,8 @@ from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from tests.agent.cli.test_cli import said
-from tests.agent.console.test_period_file import simulated
 from tests.agent.evaluation.logged import BEGIN, World, fill
+from tests.agent.proof.imported import simulated
 
 THIRD = (1 / 3, 1 / 3, 1 / 3)
 

@@ -41,8 +41,8 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from benchmarks.receipt_worlds import WORLDS
 from tests.agent.cli.test_cli import said
-from tests.agent.console.test_period_file import BEGIN, USD, row
 from tests.agent.evaluation.logged import FLOOR, World, add_up, fill
+from tests.agent.proof.imported import BEGIN, USD, row
 
 P = (0.6, 0.2, 0.2)
 
