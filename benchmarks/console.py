@@ -1,6 +1,6 @@
 """How long each page of the console takes on a long log, and how long its summary takes.
 
-    python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30]
+    python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30] [--postgres]
     python benchmarks/console.py --watchers 5 [--address http://127.0.0.1:8000]
 
 Writes a log of 90 days by bulk insert, unless the folder has one already, summarises it as a learner does,
@@ -14,10 +14,10 @@ while nobody does, in pairs of rounds, of a service in another process or at an 
 
 import asyncio
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,17 +36,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from armwise.feedback.log import facts
+from armwise.feedback.log import Store, facts
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import dumps
 from armwise.feedback.log.facts import list_texts
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import summary, take_epoch
 from benchmarks.http_load import connect, request
 from tests.agent.browsing import listening
 from tests.agent.fakes import Service
+from tests.postgres import running
 
-GOAL_MS = 300.0
+GOAL_MS = 100.0
 
 DAYS = 90
 
@@ -93,48 +93,32 @@ def turn(i: int, n: int, rng: np.random.Generator) -> tuple[Decision, Execution,
     return decision, execution, Feedback(f"f{i}", name, "right", value, at + 5)
 
 
-def fill(url: str, n: int, join: str) -> None:
+def fill(store: Store, n: int, join: str) -> None:
     """Write the log and its training log, as a learner has joined it."""
-    rng, path = np.random.default_rng(0), url.removeprefix("sqlite:///")
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA synchronous = OFF")
-        for start in track(range(0, n, CHUNK), "writing the log", console=console):
-            made: dict[str, list[dict[str, Any]]] = {
-                "decisions": [],
-                "executions": [],
-                "feedback": [],
-                "texts": [],
-                "examples": [],
-            }
-            for i in range(start, min(n, start + CHUNK)):
-                decision, execution, value = turn(i, n, rng)
-                made["decisions"].append(facts.decision_row(decision, 3 * i + 1, decision.decided_at))
-                made["executions"].append(facts.execution_row(execution, 3 * i + 2))
-                made["feedback"].append(facts.feedback_row(value, 3 * i + 3, value.received_at, early=False))
-                made["texts"] += [
-                    {"seq": 3 * i + n, "document": document, "salt": ""}
-                    for n, fact in enumerate((decision, execution), 1)
-                    if (document := list_texts(fact))
-                ]
-                row = {"join": join, "seq": i + 1, "decision_id": decision.id, "joined_by": 3 * i + 3}
-                made["examples"].append({**row, "metrics": {"right": value.value}})
-            for name, some in made.items():
-                json = [
-                    column.name for column in t.metadata.tables[name].c if isinstance(column.type, t.JSON)
-                ]
-                names, values = (", ".join(form.format(key) for key in some[0]) for form in ('"{}"', ":{}"))
-                sql = f"INSERT INTO {name} ({names}) VALUES ({values})"
-                database.executemany(
-                    sql, [{**row, **{key: dumps(row[key]) for key in json if key in row}} for row in some]
-                )
-            database.commit()
-        end = START + DAYS * 86400.0
-        database.execute("UPDATE log SET seq = ?, at = ?", (3 * n, end))
-        read = (
-            "INSERT INTO progress (reader, log_seq, log_at, chain, examples_seq, left_out, settled_seq) "
-            "VALUES (?, ?, ?, ?, ?, '[]', 0)"
-        )
-        database.execute(read, (join, 3 * n, end, t.NO_FACTS, n))
+    rng, end = np.random.default_rng(0), START + DAYS * 86400.0
+    for start in track(range(0, n, CHUNK), "writing the log", console=console):
+        made: dict[sa.Table, list[dict[str, Any]]] = {
+            table: [] for table in (t.decisions, t.executions, t.feedback, t.texts, t.examples)
+        }
+        for i in range(start, min(n, start + CHUNK)):
+            decision, execution, value = turn(i, n, rng)
+            made[t.decisions].append(facts.decision_row(decision, 3 * i + 1, decision.decided_at))
+            made[t.executions].append(facts.execution_row(execution, 3 * i + 2))
+            made[t.feedback].append(facts.feedback_row(value, 3 * i + 3, value.received_at, early=False))
+            made[t.texts] += [
+                {"seq": 3 * i + n, "document": document, "salt": ""}
+                for n, fact in enumerate((decision, execution), 1)
+                if (document := list_texts(fact))
+            ]
+            row = {"join": join, "seq": i + 1, "decision_id": decision.id, "joined_by": 3 * i + 3}
+            made[t.examples].append({**row, "metrics": {"right": value.value}})
+        with store.writing() as connection:
+            for table, some in made.items():
+                connection.execute(sa.insert(table), some)
+    read = {"reader": join, "log_seq": 3 * n, "log_at": end, "chain": t.NO_FACTS, "examples_seq": n}
+    with store.writing() as connection:
+        connection.execute(sa.update(t.log).values(seq=3 * n, at=end))
+        connection.execute(sa.insert(t.progress), {**read, "left_out": [], "settled_seq": 0})
 
 
 def publish(service: Service, n: int) -> None:
@@ -303,16 +287,23 @@ def main(
     repeats: Annotated[int, typer.Option(help="Times that each page is asked for.")] = 30,
     watchers: Annotated[int, typer.Option(help="People who watch the overview.")] = 0,
     address: Annotated[str | None, typer.Option(help="Of a service that runs, to watch that one.")] = None,
+    postgres: Annotated[bool, typer.Option("--postgres", help="Write the log to a new PostgreSQL.")] = False,
 ) -> None:
     """Print the figures."""
     if address is not None:
         compare(folder, watchers or 5, address)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    service = Service(folder, policy=POLICY)
+    with running() if postgres else nullcontext() as server:
+        settings = {} if server is None else {"log_url": server.fresh()}
+        measure_pages(Service(folder, policy=POLICY, **settings), folder, decisions, repeats, watchers)
+
+
+def measure_pages(service: Service, folder: Path, decisions: int, repeats: int, watchers: int) -> None:
+    """Write the log unless it is there, summarise it, and print how long its pages take."""
     store, rule = service.replica.store, service.config.reward
     if not store.log_seq():
-        fill(service.config.database_url, decisions, rule.join)
+        fill(store, decisions, rule.join)
         publish(service, decisions)
     if not watchers:
         summary.clear(store)
@@ -321,9 +312,8 @@ def main(
         begun = time.perf_counter()
         service.summarise()
         took.append(time.perf_counter() - begun)
-    size = Path(service.config.database_url.removeprefix("sqlite:///")).stat().st_size / 1e9
     console.print(
-        f"the log has {size:.1f} GB; its first summary took {took[0]:.1f} s, the next one {took[1]:.1f} s"
+        f"{store.engine.dialect.name}: the first summary took {took[0]:.1f} s, the next one {took[1]:.1f} s"
     )
     if watchers:
         compare(folder, watchers, None)
