@@ -17,9 +17,9 @@ import numpy as np
 from armwise.agent.access import Caller
 from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
+from armwise.agent.console.topic_clusters import find_topics, list_words
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.serving import Replica
-from armwise.agent.topics import find_topics, list_words
 from armwise.feedback.training_log import read_ratings
 from armwise.feedback.training_log.draws import NewestDraw, newest_draws
 

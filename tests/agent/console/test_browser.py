@@ -14,7 +14,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from armwise.agent.console.charts import draw_levels
+from armwise.agent.console.course import draw_levels
 from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
 from armwise.agent.console.period_report import write_page
