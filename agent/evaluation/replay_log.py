@@ -69,7 +69,7 @@ from armwise.feedback.ope import (
 from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import TrainingLog
-from armwise.feedback.training_log.examples import find_run
+from armwise.feedback.training_log import examples as training_log_examples
 
 BLOCK = 256
 """Examples that are learned and described at once. No context is kept afterwards; a source may read more."""
@@ -171,7 +171,7 @@ def decide_log(
 
 def _find_learned_reward(rule: RewardRule, example: Example) -> float | None:
     """Return the reward that a learner learns; None: it does not learn the example."""
-    if find_run(example.decision) is not None:
+    if training_log_examples.find_run(example.decision) is not None:
         return None
     return rule.compute_learned_reward(example)
 

@@ -34,7 +34,7 @@ def fill_template(template: Path | str, **values: object) -> str:
 
     Args:
         template: The name of a template of this package, or the path of another one; it may include ours.
-        values: Its variables; text is escaped.
+        values: Variables of the template; text is escaped.
     """
     palette = {"light": PALETTE, "dark": DARK}
     path = TEMPLATES / template  # an absolute path stays as it is
