@@ -200,12 +200,6 @@ class RetrievalCacheSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size_mib: int = Field(
-        default=256,
-        ge=1,
-        le=1 << 20,
-        description="Size of the file in MiB. The least recently used entries are removed first.",
-    )
     ttl_s: Number | None = Field(
         default=None,
         gt=0,

@@ -24,6 +24,9 @@ from armwise.feedback.registry import arm_sets
 
 Arms = Mapping[str, ArmSpec]
 
+CACHE_BYTES = 256 << 20
+"""Size of the file with the passages of arms with `cache`; what was used least recently is removed first."""
+
 
 def read_settings(config: AppConfig) -> ArmSettings:
     """Return the settings from which every host builds its arms."""
@@ -89,7 +92,7 @@ def open_here(
     Raises:
         ArmError: An arm of the configuration cannot be built, or an encoder cannot be loaded.
     """
-    now, cached = live(config), config.retrieval_cache
+    now = live(config)
     # policy and router embed questions
     specs = (config.features.embedding, config.features.similarity)
     router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
@@ -107,6 +110,6 @@ def open_here(
     cache = (
         None
         if folder is None
-        else retrieval_cache.RetrievalCache(folder, cached.size_mib << 20, cached.ttl_s)
+        else retrieval_cache.RetrievalCache(folder, CACHE_BYTES, config.retrieval_cache.ttl_s)
     )
     return HostedArms(here, deployed, embedders, config.arms, cache)

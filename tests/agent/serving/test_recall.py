@@ -85,7 +85,7 @@ def test_a_cache_is_refused_where_a_search_does_not_repeat(specs: dict[str, Any]
 
 def test_an_arm_elsewhere_may_have_a_cache_for_some_time() -> None:
     far = {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}, "cache": True}
-    settings = {"size_mib": 2, "ttl_s": 60.0}
+    settings = {"ttl_s": 60.0}
     config = parse({**CONFIG, "arms": with_cache(far=far), "retrieval_cache": settings})
     assert config.arms["far"].cache
     assert config.arm_documents["bm25"] == {"kind": "bm25"}
