@@ -185,7 +185,7 @@ def _state(replica: Replica) -> ScrapedState:
             state,
             failed=_attempts(failures_at(replica)),
             lag=training_log_lag.measure_lag(store, reward, learned),
-            dangling=training_log_lag.dangling(store, reward.wait_s),
+            dangling=training_log_lag.count_undecided(store, reward.wait_s)[1],
             rewards=document.get("rewards", {}),
         )
     return state

@@ -129,7 +129,7 @@ def _health(replica: Replica) -> list[tuple[str, bool | None, str]]:
     trouble, building = replica.log.trouble, Building.read()
     failed = [(failure.what, False, str(failure)) for failure in failures_at(replica)]
     rule = replica.config.reward
-    waiting, lost = (count(replica.store, rule.wait_s) for count in (lag.count_waiting, lag.dangling))
+    waiting, lost = lag.count_undecided(replica.store, rule.wait_s)
     return [
         (
             "decides",

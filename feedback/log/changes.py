@@ -2,21 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+
+from armwise.feedback.log.store import Store
 
 EVERY_S, LONGEST_S = 1.0, 10.0
 """Seconds after which a log is read in any case, at first and at most: time alone makes things due."""
 
 SHARE = 0.25
 """The pause until then as a share of the time since the last commit: so much later is seen what falls due."""
-
-
-class Versioned(Protocol):
-    """A log, which counts its commits or does not."""
-
-    def version(self) -> int | None:
-        """Return a number that changes with every commit; None where it is unknown."""
-        ...
 
 
 class ChangeWatch:
@@ -33,7 +26,7 @@ class ChangeWatch:
 
     def __init__(
         self,
-        log: Versioned,
+        log: Store,
         every_s: float = EVERY_S,
         longest_s: float = LONGEST_S,
         clock: Callable[[], float] = time.monotonic,

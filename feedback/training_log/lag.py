@@ -123,16 +123,18 @@ class SuccessorCheck:
             )
 
 
-def dangling(store: Store, wait_s: float) -> int:
-    """Return the number of items of feedback whose decision was not logged within the wait time."""
-    with store.reading() as connection:
-        return int(connection.scalar(_DANGLING, {"wait_s": wait_s}) or 0)
+def count_undecided(store: Store, wait_s: float) -> tuple[int, int]:
+    """Return how much feedback waits for its decision to be logged, and how much has done so in vain.
 
-
-def count_waiting(store: Store, wait_s: float) -> int:
-    """Return the number of items of feedback whose decision may still be logged within the wait time."""
+    Args:
+        store: The log.
+        wait_s: Seconds within which the decision has to follow.
+    """
     with store.reading() as connection:
-        return int(connection.scalar(_WAITING, {"wait_s": wait_s}) or 0)
+        waiting, dangling = (
+            connection.scalar(query, {"wait_s": wait_s}) or 0 for query in (_WAITING, _DANGLING)
+        )
+    return waiting, dangling
 
 
 _JOINED_BY = sa.select(t.examples.c.joined_by).where(

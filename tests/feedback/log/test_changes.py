@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -31,7 +32,7 @@ class Counted:
 
 
 def watched(log: Counted, now: list[float]) -> Callable[[], bool]:
-    return ChangeWatch(log, every_s=1.0, clock=lambda: now[0]).is_due
+    return ChangeWatch(cast(Store, log), every_s=1.0, clock=lambda: now[0]).is_due
 
 
 def test_a_log_is_due_at_first_after_each_commit_and_after_a_while() -> None:
@@ -65,7 +66,7 @@ def test_a_log_is_read_the_more_rarely_the_longer_nothing_was_committed() -> Non
 
 def test_a_log_may_be_read_as_often_however_long_nothing_was_committed() -> None:
     now = [0.0]
-    is_due = ChangeWatch(Counted(), longest_s=1.0, clock=lambda: now[0]).is_due
+    is_due = ChangeWatch(cast(Store, Counted()), longest_s=1.0, clock=lambda: now[0]).is_due
     for now[0] in (0.0, 100.0, 101.0):
         assert is_due()
     now[0] = 101.9

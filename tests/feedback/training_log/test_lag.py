@@ -12,8 +12,7 @@ from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.joiner import Joiner, take_epoch
 from armwise.feedback.training_log.lag import (
     SuccessorCheck,
-    count_waiting,
-    dangling,
+    count_undecided,
     find_applied,
     measure_lag,
 )
@@ -166,25 +165,15 @@ def test_a_fact_of_the_future_is_not_older_than_new(store: Store) -> None:
     assert measure_lag(store, RULE, 0).seconds(now=90.0) == 0.0
 
 
-def test_feedback_without_a_decision_dangles_once_it_is_late(store: Store, turn: Turn) -> None:
-    store.append([value("d1", at=105.0), value("d2", at=106.0)])
-    turn("d1")
-    assert dangling(store, wait_s=60.0) == 0
-    store.append([Tick(166.0)])
-    assert dangling(store, wait_s=60.0) == 0, "its decision may still come"
-    store.append([Tick(166.5)])
-    assert dangling(store, wait_s=60.0) == 1, "d1 is there"
-
-
 def test_feedback_waits_for_its_decision_until_it_would_count_no_longer(store: Store, turn: Turn) -> None:
     store.append([value("d1", at=105.0), value("d2", at=106.0)])
-    assert count_waiting(store, wait_s=60.0) == 2
+    assert count_undecided(store, wait_s=60.0) == (2, 0)
     turn("d1")
-    assert count_waiting(store, wait_s=60.0) == 1
+    assert count_undecided(store, wait_s=60.0) == (1, 0)
     store.append([Tick(166.0)])
-    assert count_waiting(store, wait_s=60.0) == 1
+    assert count_undecided(store, wait_s=60.0) == (1, 0), "its decision may still come"
     store.append([Tick(166.5)])
-    assert count_waiting(store, wait_s=60.0) == 0, "it dangles"
+    assert count_undecided(store, wait_s=60.0) == (0, 1), "d1 is there"
 
 
 # -- the successor of a learner that was superseded ------------------------------------------------------
