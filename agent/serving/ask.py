@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -149,11 +149,14 @@ async def stream_turn(
     replica.under_way[ask.decision_id] = caller.key
     ask = replace(ask, asked_by=caller.identify(replica.store.draw_secret))
     try:
-        async with asyncio.timeout_at(deadline):
-            opening = await _open_turn(replica, caller, ask, key, commits)
-            if (most := opening.most) is not None:
-                await replica.quota.book(caller, ask.decision_id, most.tokens, most.usd)
-        async with aclosing(_hold_place(replica, caller, ask, opening.events)) as turn:
+        async with AsyncExitStack() as held:
+            async with asyncio.timeout_at(deadline):
+                opening = await _open_turn(replica, caller, ask, key, commits)
+                if (most := opening.most) is not None:
+                    await replica.quota.book(caller, ask.decision_id, most.tokens, most.usd)
+                if ask.messages:  # a place of the language model
+                    await held.enter_async_context(replica.chats.hold(caller.key))
+            turn = await held.enter_async_context(aclosing(opening.events))
             async for event in read_until(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
@@ -335,15 +338,6 @@ def _require_room(replica: Replica, caller: Caller, name: str) -> None:
             raise OverloadedError(f"{requests} requests of this key are in progress already")
     if name in replica.under_way:
         raise in_progress(name)
-
-
-async def _hold_place(
-    replica: Replica, caller: Caller, ask: Ask, events: AsyncGenerator[Event, None]
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of a turn, holding a place of the language model if it writes an answer."""
-    async with replica.chats.hold(caller.key) if ask.messages else nullcontext(), aclosing(events) as turn:
-        async for event in turn:
-            yield event
 
 
 def in_progress(name: str, retry_after_s: int = 1) -> AskError:

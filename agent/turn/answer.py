@@ -156,19 +156,15 @@ class AnswerWriter:
     timeout_s: float = 120.0
     on_refusal: Callable[[str, str], object] = lambda *_: None
 
-    async def write(
+    def write(
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
     ) -> AsyncGenerator[Chunk, None]:
         """Write the answer from the passages, chunk by chunk; empty if the arm has no language model."""
         answer = AnswerInProgress(self, ask, passages, recorder)
         for step in self.steps:
             if (chunks := step.write(answer)) is not None:
-                break
-        else:
-            chunks = answer.write_once()
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
+                return chunks
+        return answer.write_once()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,30 +188,29 @@ class AnswerInProgress:
         """The arm that serves."""
         return self.recorder.arms[self.recorder.served or self.recorder.decision.drawn]
 
-    async def write_once(self) -> AsyncGenerator[Chunk, None]:
+    def write_once(self) -> AsyncGenerator[Chunk, None]:
         """Write the answer in the way of the arm, or take the one that the arm has written itself."""
-        info, recorder = self.info, self.recorder
-        if info.checked is None and _takes_as_written(self.ask, info.answering, recorder.retrieval.answer):
-            chunk = Chunk(recorder.retrieval.answer, "stop")
-            recorder.note(chunk)
-            yield chunk
-            return
-        async with aclosing(self.write_with(info.answering)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        info, written = self.info, self.recorder.retrieval.answer
+        if info.checked is None and _takes_as_written(self.ask, info.answering, written):
+            return self._say(written)
+        return self.write_with(info.answering)
+
+    async def _say(self, text: str) -> AsyncGenerator[Chunk, None]:
+        chunk = Chunk(text, "stop")
+        self.recorder.note(chunk)
+        yield chunk
 
     async def write_with(self, how: writing.Answering) -> AsyncGenerator[Chunk, None]:
         """Generate an answer in one way, chunk by chunk; empty if there is no such language model."""
-        ask, passages, recorder, writer = self.ask, self.passages, self.recorder, self.writer
+        ask, passages, writer = self.ask, self.passages, self.writer
         free = (
             not ask.document.options
             and not ask.document.stop
             and (ask.document.max_tokens or QUOTED_TOKENS) >= QUOTED_TOKENS
         )
         if how.quote and self.info.searches and free:
-            quoted = Chunk(quote(ask.question, passages, self.info.sources), "stop")
-            recorder.note(quoted)
-            yield quoted
+            async for quoted in self._say(quote(ask.question, passages, self.info.sources)):
+                yield quoted
             return
         model = writer.models.get(how.llm)
         if model is None:

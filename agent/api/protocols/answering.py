@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Callable,
     Collection,
     Iterator,
@@ -484,7 +483,7 @@ class OpenTurn:
     def __init__(self, decided: Decided, events: AsyncGenerator[Event, None]) -> None:
         self.decided = decided
         self._events = events
-        self._next: asyncio.Task[Event] = asyncio.ensure_future(anext(events))
+        self._first: asyncio.Task[Event] | None = asyncio.ensure_future(anext(events))
 
     @classmethod
     async def begin(cls, events: AsyncGenerator[Event, None]) -> "OpenTurn":
@@ -495,28 +494,34 @@ class OpenTurn:
         """
         opened = cls(await asking.read_decided(events), events)
         try:
-            await asyncio.wait({opened._next}, timeout=FIRST_S)
-            if opened._next.done():
-                opened._next.result()
+            first = opened._first
+            assert first is not None
+            await asyncio.wait({first}, timeout=FIRST_S)
+            if first.done():
+                first.result()
         except BaseException:
             await opened.aclose()
             raise
         return opened
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Yield the events after the decision."""
-        with suppress(StopAsyncIteration):
-            yield await self._next
-        async for event in self._events:
-            yield event
+    def __aiter__(self) -> "OpenTurn":
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event after the decision."""
+        if (first := self._first) is None:
+            return await anext(self._events)
+        event = await first
+        self._first = None
+        return event
 
     async def aclose(self) -> None:
         """End the turn."""
-        if not self._next.done():
-            self._next.cancel()
-            await asyncio.wait({self._next})
-        elif not self._next.cancelled():
-            self._next.exception()  # which was raised already, or nobody waits for
+        if (first := self._first) is not None:
+            first.cancel()
+            await asyncio.wait({first})
+            if not first.cancelled():
+                first.exception()  # which was raised already, or nobody waits for
         await self._events.aclose()
 
 
