@@ -25,9 +25,9 @@ from armwise.agent.api import errors, pages
 from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, read_address
-from armwise.agent.api.protocols import answering, chat
-from armwise.agent.api.protocols.answering import OpenTurn, write_event
+from armwise.agent.api.protocols import chat, write
 from armwise.agent.api.protocols.schemas import ChatRequest
+from armwise.agent.api.protocols.write import OpenTurn, write_event
 from armwise.agent.api.responses import EventStream
 from armwise.agent.api.schemas import Request, storable
 from armwise.agent.config import AppConfig
@@ -146,7 +146,7 @@ async def _write(turn: OpenTurn, begin: dict[str, Any]) -> AsyncGenerator[bytes,
             elif isinstance(event, Finished):
                 yield write_event({"end": "cut" if "length" in event.finish_reasons else "whole"})
     except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-        yield write_event({"error": {"code": answering.report_failure(error).code}})
+        yield write_event({"error": {"code": write.report_failure(error).code}})
 
 
 def _has_dial(replica: Replica) -> bool:

@@ -15,7 +15,7 @@ from armwise.agent.api.documented import ANSWER, document_route, link
 from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
-from armwise.agent.api.protocols import answering
+from armwise.agent.api.protocols import read, write
 from armwise.agent.api.protocols.schemas import ChatRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import AppConfig
@@ -77,7 +77,7 @@ async def chat(
     ask = await read_ask(replica, caller, document, body, key, len(await request.body()), request.headers)
     usage = object_at(document, "stream_options").get("include_usage") is True
     make = partial(ChatWriter, config=replica.config, returns=body.agent.returns, include_usage=usage)
-    return await answering.answer(request, replica, caller, ask, key, timeout_s, make, after=DONE)
+    return await write.answer(request, replica, caller, ask, key, timeout_s, make, after=DONE)
 
 
 async def read_ask(
@@ -87,7 +87,7 @@ async def read_ask(
     sent: ChatRequest,
     key: str | None = None,
     size: int = 0,
-    headers: Mapping[str, str] = answering.NONE,
+    headers: Mapping[str, str] = read.NONE,
 ) -> Ask:
     """Return the turn that a chat asks for, whose body has `size` bytes. Raises ApiError, AskError."""
     limit = replica.config.limits.completion_tokens
@@ -95,8 +95,8 @@ async def read_ask(
         if (asked := getattr(sent, param)) is not None and asked > limit:
             message = f"{asked} tokens were requested; the limit is {limit}"
             raise ApiError("invalid_value", message, param)
-    described = answering.describe("chat", document, sent, size, headers)
-    return await answering.read_ask(replica, caller, described, key)
+    described = read.describe("chat", document, sent, size, headers)
+    return await read.read_ask(replica, caller, described, key)
 
 
 def write_usage(finished: Finished) -> Usage:
@@ -112,7 +112,7 @@ def write_usage(finished: Finished) -> Usage:
     )
 
 
-class ChatWriter(answering.Writer):
+class ChatWriter(write.Writer):
     """Writes a chat completion.
 
     Args:
@@ -209,7 +209,7 @@ class ChatWriter(answering.Writer):
 
     def frame(self, event: Document) -> bytes:
         """Return an event as it is sent."""
-        return answering.write_event(event)
+        return write.write_event(event)
 
     def _annotate_end(self, choice: Document) -> Document:
         """Return a choice of an event with the citations of the answer, if it ends there."""

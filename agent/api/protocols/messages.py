@@ -14,7 +14,7 @@ from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import ApiDialect, AppReplica, RequestCaller
-from armwise.agent.api.protocols import answering
+from armwise.agent.api.protocols import read, write
 from armwise.agent.api.protocols.chat import SUCCESS
 from armwise.agent.api.protocols.schemas import Conversation, MessagesRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
@@ -187,7 +187,7 @@ def _usage(prompt: int, completion: int, read: int = 0, written: int = 0) -> Mes
     )
 
 
-class MessageWriter(answering.Writer):
+class MessageWriter(write.Writer):
     """Writes a message, and its events in the order of the protocol.
 
     Args:
@@ -286,7 +286,7 @@ class MessageWriter(answering.Writer):
 
     def frame(self, event: Document) -> bytes:
         """Return an event as it is sent."""
-        return answering.write_named_event(event)
+        return write.write_named_event(event)
 
     @property
     def _named(self) -> dict[str, str]:
@@ -358,13 +358,13 @@ async def create_message(
     if not _BETAS.fullmatch(beta):
         raise ApiError("invalid_value", f"{BETA} must hold names separated by commas", BETA)
     passed = {BETA: beta} if beta else {}
-    asked = answering.describe("messages", document, body, len(await request.body()), request.headers, passed)
-    ask = await answering.read_ask(replica, caller, asked, key)
+    asked = read.describe("messages", document, body, len(await request.body()), request.headers, passed)
+    ask = await read.read_ask(replica, caller, asked, key)
     count = partial(_count, ask.messages, ask.document.options.get("tools", ()))
-    read = await doors.call_beside(request, count) if ask.document.streams else 0
-    make = partial(MessageWriter, config=replica.config, returns=body.agent.returns, prompt_tokens=read)
+    n_tokens = await doors.call_beside(request, count) if ask.document.streams else 0
+    make = partial(MessageWriter, config=replica.config, returns=body.agent.returns, prompt_tokens=n_tokens)
     named = {"request-id": request.headers.get("x-request-id", "")}
-    return await answering.answer(request, replica, caller, ask, key, timeout_s, make, headers=named)
+    return await write.answer(request, replica, caller, ask, key, timeout_s, make, headers=named)
 
 
 @router.post(

@@ -16,7 +16,7 @@ from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
-from armwise.agent.api.protocols import answering
+from armwise.agent.api.protocols import read, write
 from armwise.agent.api.protocols.chat import SUCCESS, cite_passages, read_decision_time
 from armwise.agent.api.protocols.schemas import ResponsesRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
@@ -87,7 +87,7 @@ _INCOMPLETE = {
 """Reasons of a response that is not complete, by the finish reasons of a turn."""
 
 
-class ResponseWriter(answering.Writer):
+class ResponseWriter(write.Writer):
     """Writes a response, and its events in the order of OpenAI.
 
     Args:
@@ -214,7 +214,7 @@ class ResponseWriter(answering.Writer):
 
     def frame(self, event: Document) -> bytes:
         """Return an event as it is sent."""
-        return answering.write_named_event(event)
+        return write.write_named_event(event)
 
     @property
     def _named(self) -> dict[str, Any]:
@@ -337,17 +337,17 @@ async def respond(
         message = f"{body.max_output_tokens} tokens were requested; the limit is {limit}"
         raise ApiError("invalid_value", message, "max_output_tokens")
     document, previous = await _find_previous(replica, caller, request.state.document)
-    asked = answering.describe("responses", document, body, len(await request.body()), request.headers)
+    asked = read.describe("responses", document, body, len(await request.body()), request.headers)
     asked = replace(asked, previous=previous)
-    ask = await answering.read_ask(replica, caller, asked, key, param="input")
+    ask = await read.read_ask(replica, caller, asked, key, param="input")
     returns = body.agent.returns
     make = partial(ResponseWriter, config=replica.config, returns=returns, request=asked.request.body)
-    return await answering.answer(request, replica, caller, ask, key, timeout_s, make)
+    return await write.answer(request, replica, caller, ask, key, timeout_s, make)
 
 
 async def _find_previous(
     replica: Replica, caller: Caller, document: Document
-) -> tuple[Document, answering.Previous | None]:
+) -> tuple[Document, read.Previous | None]:
     """Return a request with the provider's id of the response that it continues, and what is known of that.
 
     The id that a client knows names the decision; only a decision of the same caller counts.
@@ -370,4 +370,4 @@ async def _find_previous(
     upstream = document | {"previous_response_id": record.execution.marks[0]}
     cost = record.execution.cost
     tokens = cost.prompt_tokens + cost.completion_tokens
-    return upstream, answering.Previous(record.decision.context.question, arm.answering.llm, tokens)
+    return upstream, read.Previous(record.decision.context.question, arm.answering.llm, tokens)

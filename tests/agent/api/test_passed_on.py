@@ -1083,7 +1083,7 @@ async def test_a_stream_is_never_silent(
     """The model goes on once the client has seen three signs of life."""
     monkeypatch.setattr(responses, "FIRST_PING_S", 0.001)
     monkeypatch.setattr(responses, "PING_S", 0.001)
-    monkeypatch.setattr("armwise.agent.api.protocols.answering.FIRST_S", 0.001)
+    monkeypatch.setattr("armwise.agent.api.protocols.write.FIRST_S", 0.001)
     goes_on, seen = asyncio.Event(), []
     async with serving(tmp_path, door) as (service, provider):
         events = stream(door, ANSWERS[door])

@@ -18,7 +18,7 @@ from starlette.types import Message as AsgiMessage
 
 from armwise.agent.api import bodies, doors, question
 from armwise.agent.api import responses as replies
-from armwise.agent.api.protocols import answering
+from armwise.agent.api.protocols import read
 from armwise.agent.turn import Ask, CostBound, TurnLoop, answer
 from armwise.arms.llm import write_document
 from armwise.arms.llm.base import Chunk, Generator, GeneratorError, GeneratorRefusedError, Prompt
@@ -279,7 +279,7 @@ def _seconds(protocol: ProtocolName, body: Document) -> float:
     request = Request(protocol, body)
     form = request.chat
     options = chat.read_options(form)
-    answering._check_options(form, options)  # noqa: SLF001
+    read._check_options(form, options)  # noqa: SLF001
     for name in PROTOCOLS:
         request.to(name)
     return time.process_time() - started
