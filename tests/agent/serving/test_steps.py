@@ -148,7 +148,7 @@ async def test_beside_a_default_incumbent_a_conversation_keeps_its_arm(tmp_path:
         made = [(await ask(service, agent={"episode_id": "talk"})).json()["agent"] for _ in range(3)]
         assert [one["mode"] for one in made] == ["explore", "continued", "continued"]
         record = (await service.client.get(f"/v1/decisions/{made[-1]['decision_id']}")).json()
-        assert (record["incumbent"], record["shadow"]) == (None, None)
+        assert (record["steps"].get("incumbent"), record["shadow"]) == (None, None)
 
 
 def test_two_steps_of_one_name_are_refused() -> None:
