@@ -146,10 +146,8 @@ class PolicyCandidate(Candidate):
             if self.canary:
                 floor, self.share = decision.floor or 0.0, max(self.share, decision.share)
             penalty = weigh_arms(records, load_built_in(), arms) if records else ()
-        cost, has_learned = (
-            0.0,
-            (example.seq <= self.after) if self.rule is None else (example.seq > self.after),
-        )
+        cost = 0.0
+        has_learned = example.seq <= self.after if self.rule is None else example.seq > self.after
         if has_learned and reward is not None and decision.policy == LABELS:
             self.note_label(decision)
         if self.rule is None or not has_learned:
