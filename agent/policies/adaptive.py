@@ -164,7 +164,7 @@ class Adaptive:
             better. Before, arms that seem to be better get at most a tenth of the draws. Exploration still
             tries all arms. A service takes this arm from `baseline` in its configuration.
         looks: How many of 1,000 decisions look at arms that have had no reward for long, in proportion to the
-            rewards of other arms since their last one, of which 500 count. With more, an arm that has become
+            rewards of other arms since their last one, up to 500. With more, an arm that has become
             better is found sooner, but the policy earns less while nothing changes. A policy with a baseline
             makes none.
 

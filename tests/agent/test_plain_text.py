@@ -86,7 +86,7 @@ class Written(list[str]):
     def __init__(self, parts: list[str], answer: Answer) -> None:
         super().__init__(parts)
         self.answer = answer
-        self.fields = {"decision_id": answer.decision_id}
+        self.decision_id = answer.decision_id
 
 
 def test_an_answer_and_its_passages_control_no_terminal(
