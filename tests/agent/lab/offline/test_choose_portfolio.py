@@ -470,6 +470,7 @@ def test_arms_stay_unless_others_are_certainly_better(tmp_path: Path) -> None:
     assert free.rejected is None
     report, printed = choose(tmp_path, scores, keep=("words", "large"))
     assert set(report.arms) == {"words", "large"}
+    assert report.average == free.average, "the best by their means, as many as stay"
     assert report.rejected is not None
     assert set(report.rejected.arms) == {"words", "mini"}
     assert report.rejected.interval[0] <= 0.0 <= report.rejected.lead < 0.05

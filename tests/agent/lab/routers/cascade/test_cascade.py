@@ -191,6 +191,22 @@ def test_a_cascade_decides_in_service_as_in_training(made: cascade.Cascade, tmp_
         assert (shown.pick, shown.probability) == (walk.pick[row], walk.probability[row])
 
 
+def expecting(made: cascade.Cascade, gain: float) -> cascade.Cascade:
+    """Return a cascade whose first stage always predicts this gain of going on."""
+    first, last = made.models
+    fixed: Any = SimpleNamespace(scores=lambda features: np.full((len(features), 1), gain))
+    return replace(made, models=(replace(first, gain=fixed), last))
+
+
+@pytest.mark.parametrize(("gain", "stage"), [(0.0, 0), (1e-9, 1)])
+def test_it_goes_on_where_any_gain_is_expected(made: cascade.Cascade, gain: float, stage: int) -> None:
+    other, expects = World(seed=2, n=1), expecting(made, gain)
+    assert expects.walk(other.features).stage.tolist() == [stage]
+    trained: Any = SimpleNamespace(cascade=expects, about=SimpleNamespace(k=1))
+    step = TrainedDecider(trained).decide(other.texts[0], other.answers[0][:2], other.found[0][:2])
+    assert (step.gain, step.goes_on) == (gain, stage == 1)
+
+
 def test_a_failed_arm_is_never_picked(made: cascade.Cascade, world: World, tmp_path: Path) -> None:
     write(tmp_path, made)
     decider = open_selector(wanted(tmp_path))
@@ -289,9 +305,7 @@ def answered(other: World) -> Outcomes:
 def test_the_intervals_of_a_validation_are_those_of_the_questions(made: cascade.Cascade) -> None:
     other, rng = World(seed=3), np.random.default_rng(5)
     other.right = np.where(rng.uniform(size=(N, 3)) < 0.3, 1.0 - other.right, other.right)
-    first, last = made.models
-    never: Any = SimpleNamespace(scores=lambda features: np.full((len(features), 1), -1.0))
-    made = replace(made, models=(replace(first, gain=never), last))  # which loses something
+    made = expecting(made, -1.0)  # which never goes on, and so loses something
     labels = other.labels(0.1)
     found = cascade.validate_cascade(made, labels, answered(other), resamples=4000, seed=1)
     walk, row = made.walk(made.features(labels)), np.arange(N)
