@@ -125,6 +125,13 @@ def test_a_baseline_may_be_any_target(log: LoggedDraws) -> None:
     assert better is not None
     assert better.low < 0.3 < better.high
     assert better.low > 0.1
+    names: Any = {"estimators": ("ips",), "interval": "anytime"}
+    (betting,) = evaluate(log, targets, rng(), baseline="b", **names)["c"].estimates
+    assert betting.value is not None
+    assert betting.difference is not None
+    assert (betting.value.kind, betting.difference.kind) == ("anytime", "normal"), (
+        "it is beside what was served"
+    )
     with pytest.raises(ValueError, match="unknown target 'd'; available: c, b"):
         evaluate(log, targets, rng(), baseline="d")
 
