@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,13 +27,9 @@ class Blocking:
             async with asyncio.timeout(self.limit_s):
                 return await coroutine
 
-        future = self.start(wait_limited())
+        future = asyncio.run_coroutine_threadsafe(wait_limited(), self._loop)
         try:
             return future.result()
         except BaseException:  # also an interrupt of the thread that waits
             future.cancel()
             raise
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine, for which nobody waits."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

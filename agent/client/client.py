@@ -198,11 +198,8 @@ class Stream:
 
     def __iter__(self) -> Iterator[str]:
         parts, loop = aiter(self._stream), _event_loop(os.getpid())
-        try:
-            while text := loop.run(anext(parts, "")):
-                yield text
-        finally:
-            loop.start(parts.aclose())  # not awaited: garbage may be collected in the thread of the loop
+        while text := loop.run(anext(parts, "")):  # the loop closes parts that are left
+            yield text
 
 
 class AsyncClient:

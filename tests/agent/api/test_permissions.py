@@ -369,6 +369,7 @@ async def test_an_answer_to_a_conversation_is_read_by_the_groups_of_who_led_it(t
         async for reader, record, text in records(tenants, reply.json()["agent"]["decision_id"]):
             assert (SECRET in text) == (reader in readers)
             assert record["withheld"] == (reader not in readers)
+            assert "groups" not in record["steps"], "they may be those of others"
     for first in (1, 2):  # also without what the answer was given to
         made = await post(
             tenants, "zeta", "/v1/chat/completions", body | {"messages": body["messages"][first:]}
