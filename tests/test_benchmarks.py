@@ -92,6 +92,7 @@ ELSEWHERE = {
     "budget_peer": "a package that is not installed, and a table of its project",
     "cascade": QA,
     "chat": SERVICE,
+    "constants": QA,
     "console_pictures": "a browser; `make pictures` runs it",
     "exchanges": SERVICE,
     "first_hour": QA,

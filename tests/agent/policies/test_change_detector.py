@@ -117,6 +117,8 @@ def test_what_moves_all_arms_alike_is_no_change_and_a_swap_in_it_is_one() -> Non
         rate = rates[arm] + 0.13 * math.sin(2.0 * math.pi * t / 2000)
         if detector.see("ab"[arm], float(rng.random() < rate)) is not None:
             break
+        if t == 2999:
+            assert detector.arrays()["seen"][1] == pytest.approx(50.0), "rewards that count for the level"
     assert 3000 < t < 3100
 
 
