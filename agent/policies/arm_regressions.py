@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-# with 40 for the form, two models are told apart after 109 questions and not 191, at an extra cost of .06; but
+# with 40 for the form, two models are told apart after 109 questions and not 191 at an extra cost of .06, but
 # eleven language models (RouterBench) earn 13 less of 1,000, with a standard error of 5
 INTERCEPT, FORM, EMBEDDING = 10.0, 100.0, 1000.0
 """Penalties on the squares of an arm's weights, at the noise of single ratings or more.
