@@ -65,7 +65,7 @@ def render_config(
     typical = 0.0 if dearest is None else usd[dearest]
     lost, (read, wrote) = typical / worth, TYPICAL_TOKENS
     least = math.ceil(10 * (0.1 + 2 * lost)) / 10 if typical else 0.05 if len(names) > 1 else 0.1
-    environment = Environment(
+    environment = Environment(  # it writes YAML, whose values `flow` quotes # nosec B701
         loader=FileSystemLoader(SCHEMA.parent),
         trim_blocks=True,
         keep_trailing_newline=True,

@@ -219,7 +219,7 @@ class Batch:
         self._amounts = Counter[Subject]()
         self._erased, self._erased_episodes = set[str](), set[str]()
         self._under_way: dict[str, int] = {}
-        self._secret = ""
+        self._secret = ""  # read when an erasure is under way # nosec B105
 
     def look_up(self, connection: sa.Connection, facts: Sequence[Fact], secret: Callable[[], str]) -> None:
         """Read what the log has of all that facts name, under the lock of the head."""
