@@ -10,11 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.agent.cli.service import describe_serving
-from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning.learner import publish_candidate
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import Policy, PolicyError, PolicySpec
-from armwise.feedback.errors import QueueFullError
+from armwise.feedback.errors import QueueFullError, UndecidedError
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, promotions
 from armwise.feedback.registry import versions as registry_versions

@@ -27,10 +27,10 @@ STATED = {
 }
 
 RECORDED = {
-    ("cli/configuration_text.py", "$"): "a price of the list",
     ("cli/interview.py", "$"): "a price of the list",
     ("cli/log.py", "$"): "usage on record",
     ("cli/wrap.py", "$"): "what a session cost by its log, and what the same tokens cost by the list",
+    ("config/service.yaml.jinja", "$"): "a price of the list",
     ("console/templates/decisions.html", "$"): "what a decision cost",
     ("console/templates/details.html", "$"): "what was spent",
     ("console/templates/details.html", "points"): "the setting of the guard; heads of tables",
@@ -60,7 +60,7 @@ POINTS = re.compile(r"\bpoints?\b(?! *=)", re.IGNORECASE)
 
 def list_places() -> Iterator[tuple[str, str]]:
     """Yield each file that prints dollars or points, and which of these."""
-    for path in sorted(AGENT.rglob("*.html")):
+    for path in sorted([*AGENT.rglob("*.html"), *AGENT.rglob("*.jinja")]):
         name, text = str(path.relative_to(AGENT)), re.sub(r"\{#.*?#\}|<polyline[^>]*>", "", path.read_text())
         if DOLLARS.search(text):
             yield name, "$"
