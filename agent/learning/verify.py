@@ -181,11 +181,15 @@ def _distribute(
     """Return the distribution of a decision, shape (n_arms,). Raises LookupError, ValueError."""
     if unknown := records.keys() - {step.name for step in steps}:
         raise ValueError(f"this service lacks the steps that took part: {', '.join(sorted(unknown))}")
-    kept_arm = None
+    certain = None
+    if decision.mode is Mode.FORCED:
+        if decision.arms != (decision.drawn,):
+            raise ValueError("the arm that its caller named is not the only one")
+        certain = decision.drawn
     if decision.mode is Mode.CONTINUED:
         if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:
             raise ValueError(f"the log lacks the draw {decision.draw_id!r} of its episode")
-        kept_arm = draw.drawn
+        certain = draw.drawn
     if decision.erased and any(getattr(policy, "reads_question", False) for policy in policies.values()):
         raise ValueError("its policy reads the text of the question, which was erased")
 
@@ -196,6 +200,5 @@ def _distribute(
 
     return compute_distribution(
         *(records, steps, decision.context, decision.arms, decision.version),
-        *(find_policy, kept_arm),
-        is_forced=decision.mode is Mode.FORCED,
+        *(find_policy, certain),
     )

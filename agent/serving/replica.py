@@ -33,8 +33,9 @@ from armwise.agent.turn import (
     Serving,
     TurnLoop,
     TurnStep,
+    Workers,
     llm_key,
-    load_built_in,
+    wire_steps,
 )
 from armwise.arms.llm import Generator, catalog
 from armwise.arms.retrievers import ArmGraph
@@ -153,6 +154,7 @@ class Replica:
         passages: Returns passages of the corpus by their ids.
         models: Language models by name.
         health: Circuit breakers and places of arms and models.
+        workers: Work of steps in the background.
         sources_away: Sources that could not be read at the start, or cannot be asked; a line for each.
         unread: Warning that facts wait while no learner reads them; None if one does.
 
@@ -242,13 +244,8 @@ class Replica:
         configured = self._scorers.configured
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
-        early, late = ([kind for kind in load_built_in() if kind.is_last is last] for last in (False, True))
-        for kind in early:
-            self._add_step(kind.build(self))  # one may look for another that was built before it
-        for step in config.build_steps():
-            self._add_step(step)
-        for kind in late:
-            self._add_step(kind.build(self))
+        self.workers = Workers()
+        self.decider.steps = self.turns.writer.steps = self._wire_steps(config)
         self.passages = arms.passages
         self.unread: str | None = None
         self._backends = backends
@@ -260,9 +257,35 @@ class Replica:
         """The configuration, with the live arms."""
         return self.arms.config
 
-    def _add_step(self, step: TurnStep | None) -> None:
-        if step is not None:
-            self.decider.steps = self.turns.writer.steps = (*self.decider.steps, step)
+    def _wire_steps(self, config: AppConfig) -> tuple[TurnStep, ...]:
+        return wire_steps(
+            config.build_steps(),
+            budget=config.budget,
+            clock=self.clock,
+            commit=self.log.append,
+            explores=config.explores,
+            find_draw=self.find_draw,
+            find_previous=self.find_previous,
+            find_turns=self.find_turns,
+            get_alarm=lambda: self.alarm_at,
+            get_price=lambda: self.versions.state.price,
+            get_raised=lambda: self.raised,
+            get_returned=lambda: self.versions.state.returned,
+            guard=config.guard,
+            health=self.health,
+            is_newest=self.is_newest,
+            models=self.models,
+            observations=config.observations,
+            places=self.chats,
+            prices_caches=config.prices_caches,
+            reward=config.reward,
+            salt=self.salt,
+            sticky=config.sticky,
+            tap=config.tap,
+            telemetry=self.telemetry,
+            turns=self.turns,
+            workers=self.workers,
+        )
 
     def find_step(self, name: str) -> Any:
         """Return the step of a name; None: the service does without."""
@@ -377,8 +400,7 @@ class Replica:
                 await asyncio.wait_for(lock.acquire(), STOP_S)
         for task in self._tasks.values():
             task.cancel()
-        for step in self.decider.steps:
-            await step.stop()
+        await self.workers.stop()
         self.arms.stop()
         self.versions.history.close()
         await asyncio.to_thread(self.log.close)

@@ -45,10 +45,12 @@ from .steps import (
     StepError,
     StepRecord,
     TurnStep,
+    Workers,
     bind,
     compute_distribution,
     load_built_in,
     weigh_arms,
+    wire_steps,
 )
 
 __all__ = [
@@ -100,6 +102,7 @@ __all__ = [
     "TurnLoop",
     "TurnRecorder",
     "TurnStep",
+    "Workers",
     "bind",
     "bound_search",
     "bound_turn",
@@ -114,4 +117,5 @@ __all__ = [
     "read_until",
     "tokens_in",
     "weigh_arms",
+    "wire_steps",
 ]

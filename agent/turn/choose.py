@@ -11,7 +11,7 @@ Arms are left out before the draw, so the logged distribution is exactly the one
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from armwise.agent.policies import FeatureSpec, PolicyError, choose, describe, sampling
@@ -20,7 +20,7 @@ from armwise.agent.turn.eligibility import ArmInfo, NoEligibleArmError, describe
 from armwise.agent.turn.health import ArmHealth
 from armwise.agent.turn.probes import Embeddings, Probes
 from armwise.agent.turn.serving import ArmScorer, Serving
-from armwise.agent.turn.steps import Array, Draft, StepError, TurnStep, compute_distribution
+from armwise.agent.turn.steps import Array, Draft, DrawTerms, StepError, TurnStep, compute_distribution
 from armwise.arms import tracing
 from armwise.arms.base import ArmError, Query
 from armwise.arms.profile import similarities
@@ -95,18 +95,10 @@ class Decider:
         """
         names, masked = list_allowed(ask, arms)
         mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
-        return Draft(
-            ask,
-            arms,
-            serving,
-            context,
-            restricted and not ask.external,
-            names,
-            masked,
-            mode=mode if ask.forced is None else Mode.FORCED,
-            policy=serving.policy.kind,
-            version=serving.version,
-        )
+        if ask.forced is not None:
+            mode = Mode.FORCED
+        terms = DrawTerms(mode, serving.policy.kind, serving.version, certain=ask.forced)
+        return Draft(ask, arms, serving, context, terms, restricted and not ask.external, names, masked)
 
     def narrow(self, draft: Draft) -> None:
         """Leave out the arms that may not be drawn now.
@@ -145,8 +137,7 @@ class Decider:
             ArmError: The router of the served version failed.
         """
         served = draft.serving.scorer
-        others = [scorer for step in self.steps for scorer in step.list_routers(draft)]
-        scorers = [*others] if served is None else [served, *others]
+        scorers = [*draft.scorers] if served is None else [served, *draft.scorers]
         if not draft.is_open or not scorers:
             return
         probed = [name for name in draft.names if any(s.k and name in s.arms for s in scorers)]
@@ -161,19 +152,19 @@ class Decider:
             return await scorer.scores(query, arms, found if scorer.k else {}) if arms else {}
 
         draft.context = draft.context.with_scores({} if served is None else await score_with(served))
-        for scorer in others:
+        for scorer in draft.scorers:
             try:
                 draft.scores[scorer] = await score_with(scorer)
             except ArmError:
                 logger.exception("the router of a candidate failed")
-        draft.is_scored = True
+                draft.scores[scorer] = None
 
     def decide(self, draft: Draft) -> Decision:
         """Draw an arm. Raises as `narrow`."""
         self.narrow(draft)
         p = self._distribute(draft)
         ask, names = draft.ask, draft.names
-        if draft.mode is Mode.EXPLORE:
+        if draft.terms.mode is Mode.EXPLORE:
             drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
         else:
             drawn = int(p.argmax())
@@ -182,29 +173,27 @@ class Decider:
             draft,
             probabilities=tuple(p.tolist()),
             drawn=names[drawn],
-            policy=draft.policy,
-            mode=draft.mode,
+            policy=draft.terms.policy,
+            mode=draft.terms.mode,
             decided_at=now,
-            draw_id=draft.draw_id,
+            draw_id=draft.terms.draw_id,
             deferred=ask.deferred,
             masked=draft.masked,
         )
 
     def _distribute(self, draft: Draft) -> Array:
         """Have steps plan, and return the distribution to draw from, shape (n_arms,)."""
-        failed = set[str]()
-        before = replace(draft)
-        serving = draft.serving
+        terms, given, serving = draft.terms, draft.records, draft.serving
         policies = {serving.version: serving.policy, **{c.version: c.policy for c in serving.canaries}}
         while True:
-            for name in ("mode", "policy", "version", "draw_id", "kept_arm"):
-                setattr(draft, name, getattr(before, name))  # what steps may have planned
-            draft.records = dict(before.records)
+            draft.terms, draft.records = terms, {**given}
             for step in self.steps:
-                is_due = step.name not in draft.records and step.name not in failed
-                if is_due and (draft.is_open or step.is_for_any_turn):
-                    record = step.plan(draft)
-                    draft.records |= {} if record is None else {step.name: record}
+                if step.name not in given and (draft.is_open or step.is_for_any_turn):
+                    before, record = draft.terms, step.plan(draft)
+                    if step.name in draft.failures:
+                        draft.terms = before
+                    elif record is not None:
+                        draft.records[step.name] = record
             try:
                 return compute_distribution(
                     draft.records,
@@ -213,15 +202,12 @@ class Decider:
                     draft.names,
                     serving.version,
                     policies.__getitem__,
-                    draft.kept_arm,
-                    is_forced=draft.mode is Mode.FORCED,
+                    draft.terms.certain,
                 )
             except StepError as error:
-                left_out = [step for step in self.steps if step.name == error.step]
-                if not left_out or error.step in failed or error.step in before.records:
+                if error.step not in draft.records or error.step in given:
                     raise PolicyError(f"step {error.step!r} cannot be left out: {error}") from error
-                failed.add(error.step)
-                left_out[0].take_failure(draft, error)
+                draft.failures[error.step] = error
 
     def build_observed(self, draft: Draft, observed: ObservedDecision) -> Decision:
         """Return a decision of another system, with the distribution of the policy in its shadow.
@@ -250,7 +236,7 @@ class Decider:
             id=ask.decision_id,
             context=draft.context,
             arms=tuple(draft.names),
-            version=draft.version,
+            version=draft.terms.version,
             decided_at=decided_at,
             deadline=decided_at + self.wait_s,
             episode_id=ask.episode_id,

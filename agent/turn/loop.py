@@ -150,8 +150,7 @@ class TurnLoop:
                 query, draft = await self.describe(ask, arms, serving)
                 self.decider.narrow(draft)
                 await self.decider.read(draft)
-                if draft.kept_arm is None:  # a kept arm is neither scored nor probed
-                    await self._score(draft, query, spending)
+                await self._score(draft, query, spending)
                 decision = self.decider.decide(draft)
                 turns.record_decision(span, decision)
         except BaseException:  # without a decision there is no execution to carry the cost of probes

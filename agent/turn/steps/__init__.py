@@ -5,15 +5,25 @@ Those with `is_last` come after these. Remove a file and its line here, and a se
 remains.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from armwise.agent.policies import Policy, PolicyError, compute_served_distribution, sampling
-from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import (
+    Array,
+    Draft,
+    DrawInputs,
+    DrawTerms,
+    StepError,
+    StepRecord,
+    TurnStep,
+)
+from armwise.agent.turn.steps.workers import Workers
 from armwise.feedback.events import Context, Decision
 
 BUILT_IN = {
@@ -41,13 +51,16 @@ __all__ = [
     "Array",
     "Draft",
     "DrawInputs",
+    "DrawTerms",
     "StepError",
     "StepRecord",
     "TurnStep",
+    "Workers",
     "bind",
     "compute_distribution",
     "load_built_in",
     "weigh_arms",
+    "wire_steps",
 ]
 
 
@@ -56,6 +69,28 @@ def load_built_in() -> tuple[type[TurnStep], ...]:
     """Return the classes of `BUILT_IN`, in order."""
     places = (place.split(":") for place in BUILT_IN.values())
     return tuple(getattr(import_module(f"{__name__}.{module}"), name) for module, name in places)
+
+
+def wire_steps(own: Iterable[TurnStep], **parts: Any) -> tuple[TurnStep, ...]:
+    """Return the steps of a service: its own ones among the built-in ones that its configuration asks for.
+
+    Args:
+        own: Steps that the service names itself.
+        parts: What built-in steps are made of, by the names of the parameters of their `build`. A step that
+            names `earlier` gets the built-in steps before it, by name.
+
+    Raises:
+        KeyError: A part is missing.
+    """
+    made: dict[str, TurnStep] = {}
+    parts["earlier"] = made
+    for kind in load_built_in():
+        named = signature(kind.build).parameters.values()
+        wanted = {part.name: parts[part.name] for part in named if part.kind is part.KEYWORD_ONLY}
+        if (step := kind.build(**wanted)) is not None:
+            made[kind.name] = step
+    early, late = ([step for step in made.values() if step.is_last is last] for last in (False, True))
+    return (*early, *own, *late)
 
 
 def weigh_arms(
@@ -92,9 +127,7 @@ def compute_distribution(
     arms: Sequence[str],
     version: int,
     find_policy: Callable[[int], Policy],
-    kept_arm: str | None = None,
-    *,
-    is_forced: bool = False,
+    certain: str | None = None,
 ) -> Array:
     """Return the distribution that an arm is drawn from, shape (n_arms,).
 
@@ -105,8 +138,7 @@ def compute_distribution(
         arms: The arms that may be drawn, at least one.
         version: Version of the policy.
         find_policy: Version -> its policy. Raises LookupError.
-        kept_arm: The arm that the conversation keeps, in a turn that keeps one.
-        is_forced: Whether the caller named the arm.
+        certain: The arm that is certain before the draw; None: one is to be chosen.
 
     Raises:
         PolicyError: The policy, or a step, returned no distribution over the arms.
@@ -115,13 +147,11 @@ def compute_distribution(
     """
     penalty = weigh_arms(records, steps, arms)
     floor = records.get("floor", {}).get("least", 0.0)
-    draw = DrawInputs(context, arms, floor, penalty, find_policy, kept_arm)
-    if is_forced:
-        p = np.ones(1)
-    elif kept_arm is not None:
-        p = np.full(len(arms), 1.0 / len(arms))  # a step puts the kept arm in its place
-    else:
+    draw = DrawInputs(context, arms, floor, penalty, find_policy)
+    if certain is None:
         p = compute_served_distribution(find_policy(version), context, arms, floor, penalty)
+    else:
+        p = np.array([float(arm == certain) for arm in arms])
     for step in steps:
         if step.name in records:
             p = step.distribute(records[step.name], draw, p)

@@ -26,6 +26,26 @@ StepRecord = dict[str, Any]
 """What a step adds to a decision: a JSON object."""
 
 
+@dataclass(frozen=True, slots=True)
+class DrawTerms:
+    """How an arm is drawn, and how the log will say so.
+
+    Attributes:
+        mode: As in `Decision`, as are the next two and the last one.
+        policy: Kind of the policy that the draw is attributed to.
+        version: Version of its state.
+        certain: The arm that is certain before the draw, since the caller named it or its conversation keeps
+            it; None: one is to be chosen.
+        draw_id: The draw with which the turns of its conversation that keep the arm are learned.
+    """
+
+    mode: Mode
+    policy: str
+    version: int
+    certain: str | None = None
+    draw_id: str | None = None
+
+
 @dataclass(slots=True)
 class Draft:
     """A decision in the making, which steps may change until the arm is drawn.
@@ -35,40 +55,32 @@ class Draft:
         arms: The live arms of the turn, by name.
         serving: Policy and router of the turn.
         context: The input of the policy.
+        terms: How the arm is drawn.
         restricted: Whether passages of the corpus are restricted to groups.
         names: The arms that may be drawn.
         masked: The other live arms, each with the reason.
         probes: Searches of arms before the draw.
-        is_scored: Whether routers have scored the arms; they do unless the arm is certain before.
-        scores: Scores of the arms by each router of a step; a router that failed has none.
-        mode: How the arm will be chosen.
-        policy: Kind of the policy that the draw is attributed to.
-        version: Version of its state.
-        draw_id: The draw whose arm the conversation keeps, as in `Decision.draw_id`.
-        kept_arm: The arm of that draw, if this turn keeps it.
-        is_decided_by_caller: Whether the request names a choice of the caller's own decider that counts.
+        scorers: Routers that score the arms besides the served one; a step adds its own in `read`.
+        scores: Scores of the arms by each of these; None: it failed.
         found: What each step has read from the log.
         records: What each step adds to the decision.
+        failures: Errors of steps that cannot take part in this draw.
     """
 
     ask: Ask
     arms: Mapping[str, ArmInfo]
     serving: Serving
     context: Context
+    terms: DrawTerms
     restricted: bool = False
     names: list[str] = field(default_factory=list)
     masked: dict[str, str] = field(default_factory=dict)
     probes: Probes = UNPROBED
-    is_scored: bool = False
-    scores: dict[ArmScorer, Mapping[str, float]] = field(default_factory=dict)
-    mode: Mode = Mode.EXPLORE
-    policy: str = ""
-    version: int = 0
-    draw_id: str | None = None
-    kept_arm: str | None = None
-    is_decided_by_caller: bool = False
+    scorers: list[ArmScorer] = field(default_factory=list)
+    scores: dict[ArmScorer, Mapping[str, float] | None] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
     records: dict[str, StepRecord] = field(default_factory=dict)
+    failures: dict[str, "StepError"] = field(default_factory=dict)
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """Leave out arms, each with the reason; other names are ignored."""
@@ -84,8 +96,8 @@ class Draft:
 
     @property
     def is_open(self) -> bool:
-        """Whether an arm is still to be chosen: none is named by the caller, or kept."""
-        return self.mode in (Mode.EXPLORE, Mode.GREEDY) and self.kept_arm is None
+        """Whether an arm is still to be chosen."""
+        return self.terms.certain is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +110,6 @@ class DrawInputs:
         floor: Least probability of an arm by a policy.
         penalty: Reward that each arm loses, in the order of `arms`; empty if none loses any.
         find_policy: Version -> its policy. Raises LookupError.
-        kept_arm: The arm that the conversation keeps, in a turn that keeps one.
     """
 
     context: Context
@@ -106,7 +117,6 @@ class DrawInputs:
     floor: float
     penalty: Sequence[float]
     find_policy: Callable[[int], Policy]
-    kept_arm: str | None = None
 
 
 Commit = Callable[..., Awaitable[Sequence[Any]]]
@@ -129,8 +139,8 @@ class TurnStep:
     """An optional part of a turn. Override the methods that it needs.
 
     In each turn the methods are called in the order below, of all steps in the order of the service. Those
-    before `take_failure` may be called more than once, and must not change the step. Class methods compute
-    with what is logged alone, so that any decision can be recomputed from the log.
+    before `follow` may be called more than once. Class methods compute with what is logged alone, so that any
+    decision can be recomputed from the log.
 
     Attributes:
         name: Name of the step, under which `Decision.steps` has its record.
@@ -147,11 +157,10 @@ class TurnStep:
     binds_all: ClassVar[bool] = False
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *_: Any, **parts: Any) -> Self | None:
         """Return the built-in step of a service; None: its configuration does without.
 
-        Args:
-            service: The replica; see `armwise.agent.serving.replica.Replica`.
+        A step names its parts as parameters, by keyword alone: see `armwise.agent.turn.steps.wire_steps`.
         """
         return cls()
 
@@ -166,12 +175,12 @@ class TurnStep:
         """Return what the step needs to know from the log; it is in `draft.found` afterwards."""
         return None
 
-    def list_routers(self, draft: Draft) -> Sequence[ArmScorer]:
-        """Return routers that score the arms for this step, besides that of the served version."""
-        return ()
-
     def plan(self, draft: Draft) -> StepRecord | None:
-        """Return what the step does in this draw, to be logged; None: it takes no part."""
+        """Return what the step does in this draw, to be logged; None: it takes no part.
+
+        It may replace `draft.terms`. If `distribute` raises StepError, the draw is planned anew, with the
+        error in `draft.failures`; what the step does then does not count.
+        """
         return None
 
     @classmethod
@@ -191,13 +200,10 @@ class TurnStep:
             p: The distribution so far, shape (n_arms,).
 
         Raises:
-            StepError: The step cannot take part. In a turn, it is planned anew.
+            StepError: The step cannot take part. In a turn, the draw is planned anew without it.
             ValueError: The log lacks what the distribution was computed from.
         """
         return p
-
-    def take_failure(self, draft: Draft, error: StepError) -> None:
-        """Called after `distribute` has failed in a turn, before the draw is planned anew."""
 
     def follow(self, ask: Ask, decision: Decision) -> None:
         """Called once a decision is durable. Must return at once."""
@@ -208,6 +214,3 @@ class TurnStep:
 
     def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
         """Called once an answer of a language model is complete and durable. Must return at once."""
-
-    async def stop(self) -> None:
-        """End work in the background; called as the service stops."""

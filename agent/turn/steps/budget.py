@@ -20,9 +20,9 @@ class BudgetStep(TurnStep):
         self._get_price = get_price
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, budget: object, get_price: Callable[[], Price | None]) -> Self | None:
         """Return the step of a service; None: there is no budget."""
-        return None if service.config.budget is None else cls(lambda: service.versions.state.price)
+        return None if budget is None else cls(get_price)
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the price, and the expected cost of each arm in the unit of the budget."""

@@ -23,6 +23,7 @@ from armwise.agent.turn.record import tokens_in
 from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
 from armwise.arms.llm import write_document
 from armwise.feedback.events import AnsweredTurn, count_cache_written
+from armwise.feedback.reward import RewardRule
 
 FindTurns = Callable[[str], Awaitable[Sequence[AnsweredTurn]]]
 """Episode -> its first turn and its newest ones, oldest first. Raises LogUnavailableError."""
@@ -54,18 +55,23 @@ class CacheStep(TurnStep):
         self._usd_weight, self._clock = usd_weight, clock
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(
+        cls,
+        *,
+        prices_caches: bool,
+        models: Mapping[str, LanguageModel],
+        find_turns: FindTurns,
+        reward: RewardRule,
+        clock: Callable[[], float],
+    ) -> Self | None:
         """Return the step of a service; None: no cache has a price."""
-        config = service.config
-        if not config.prices_caches:
-            return None
-        return cls(service.models, service.find_turns, config.reward.usd_weight, service.clock)
+        return cls(models, find_turns, reward.usd_weight, clock) if prices_caches else None
 
     async def read(self, draft: Draft) -> StepRecord | None:
         """Return what arms cost more in this turn of a conversation; None: no arm does."""
         ask = draft.ask
         goes_on = ask.episode_id is not None and bool(ask.messages) and not ask.external
-        if not goes_on or not draft.is_open or draft.kept_arm is not None:
+        if not goes_on or not draft.is_open:
             return None
         arms = {name: draft.arms[name] for name in draft.names}
         asked = (self._models.get(info.answering.llm) for info in arms.values())

@@ -1,13 +1,15 @@
 """Canaries: a candidate version takes a share of the draws before it is promoted."""
 
 import logging
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from typing import ClassVar, Self
 
 from armwise.agent.policies import compute_served_distribution, sampling
-from armwise.agent.turn.serving import ArmScorer, Canary, Serving
+from armwise.agent.turn.serving import Canary, Serving
 from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
 from armwise.agent.turn.steps.guard import GuardStep
+from armwise.feedback.events import INCUMBENT
+from armwise.feedback.guard import GuardSpec, Returned
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +35,9 @@ class CanaryStep(TurnStep):
         self._dropped: tuple[Canary, ...] = ()
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, salt: str, guard: GuardSpec | None, get_returned: Callable[[], Returned]) -> Self:
         """Return the step of a service."""
-        return cls(service.salt, GuardStep.build(service))
+        return cls(salt, GuardStep.build(guard=guard, get_returned=get_returned))
 
     def list_active(self, serving: Serving) -> list[Canary]:
         """Return the candidates that take part in draws."""
@@ -55,12 +57,12 @@ class CanaryStep(TurnStep):
         canary = canaries[int(u * len(canaries))]
         return None if self._is_dropped(canary) else canary
 
-    def list_routers(self, draft: Draft) -> Sequence[ArmScorer]:
-        """Return the router of the candidate, if it differs from the served one."""
+    async def read(self, draft: Draft) -> None:
+        """Have the router of the candidate score the arms, if it differs from the served one."""
         canary = self._find(draft)
-        if canary is None or canary.scorer is None or canary.scorer is draft.serving.scorer:
-            return ()
-        return (canary.scorer,)
+        scorer = None if canary is None else canary.scorer
+        if scorer is not None and scorer is not draft.serving.scorer:
+            draft.scorers.append(scorer)
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the version and the share of the candidate, and the scores of its router if it has its own.
@@ -68,13 +70,17 @@ class CanaryStep(TurnStep):
         Beside the caller's own decider candidates pause.
         """
         canary = self._find(draft)
-        if canary is None or "incumbent" in draft.records:
+        if canary is None or INCUMBENT in draft.records:
+            return None
+        if (error := draft.failures.get(self.name)) is not None:
+            self._drop(canary, str(error), error)
             return None
         if self._guard is not None and self._guard.is_back(draft):
             return None
         record: StepRecord = {"version": canary.version, "share": canary.share}
-        if canary.scorer is not draft.serving.scorer and draft.is_scored:
-            scores = {} if canary.scorer is None else draft.scores.get(canary.scorer)
+        if canary.scorer is not draft.serving.scorer:
+            # without scores if a kept arm, for which none are computed, has become unavailable
+            scores = {} if canary.scorer is None else draft.scores.get(canary.scorer, {})
             if scores is None:
                 self._drop(canary, "its router failed")
                 return None
@@ -93,11 +99,6 @@ class CanaryStep(TurnStep):
         except Exception as error:
             raise StepError(cls.name, f"version {record['version']} has no distribution: {error}") from error
         return sampling.mix_canary(p, theirs, record["share"])
-
-    def take_failure(self, draft: Draft, error: StepError) -> None:
-        """Drop the candidate."""
-        if (canary := self._find(draft)) is not None:
-            self._drop(canary, str(error), error)
 
     def _drop(self, canary: Canary, why: str, error: Exception | None = None) -> None:
         message = "candidate version %d fails and gets no more traffic: %s"

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from armwise.agent.policies import sampling
 from armwise.agent.turn.answer import AnswerInProgress, failing_as
@@ -30,9 +30,9 @@ class CheckStep(TurnStep):
         self._salt = salt
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, salt: str) -> Self:
         """Return the step of a service."""
-        return cls(service.salt)
+        return cls(salt)
 
     def write(self, writing: AnswerInProgress) -> AsyncGenerator[Chunk, None] | None:
         """Return the answer of an arm that has a check; None: it has none."""

@@ -34,9 +34,9 @@ class DialStep(TurnStep):
         self._rule, self._models = rule, models
 
     @classmethod
-    def build(cls, service: Any) -> Self:
+    def build(cls, *, reward: RewardRule, models: Mapping[str, LanguageModel]) -> Self:
         """Return the step of a service: any request may turn the dial."""
-        return cls(service.config.reward, service.models)
+        return cls(reward, models)
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the cost weight of the request, how much more that is, and the expected cost of each arm."""

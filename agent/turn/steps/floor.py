@@ -1,7 +1,7 @@
 """The exploration floor: every arm that may be drawn has some probability, whatever the policy prefers."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from armwise.agent.policies import Exploration, sampling
 from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
@@ -24,9 +24,9 @@ class FloorStep(TurnStep):
         self._explores, self._get_raised = explores, get_raised
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, explores: Exploration, get_raised: Callable[[], Exploration | None]) -> Self:
         """Return the step of a service."""
-        return cls(service.config.explores, lambda: service.raised)
+        return cls(explores, get_raised)
 
     def compute_least(self, n_arms: int) -> float:
         """Return the least probability of each of so many arms."""

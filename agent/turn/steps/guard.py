@@ -5,7 +5,7 @@ the reference a share of every other class, without which nothing could be compa
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -30,10 +30,9 @@ class GuardStep(TurnStep):
         self._spec, self._get_returned = spec, get_returned
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, guard: GuardSpec | None, get_returned: Callable[[], Returned]) -> Self | None:
         """Return the step of a service; None: it has no guard."""
-        spec = service.config.guard
-        return None if spec is None else cls(spec, lambda: service.versions.state.returned)
+        return None if guard is None else cls(guard, get_returned)
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the reference and its least share. The caller's own decider has no guard.

@@ -1,7 +1,7 @@
 """Health: arms that fail, are full or still load their encoder are not drawn."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from armwise.agent.turn.eligibility import OverloadedError
 from armwise.agent.turn.health import ArmHealth
@@ -23,9 +23,9 @@ class HealthStep(TurnStep):
         self._health = health
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, health: ArmHealth) -> Self:
         """Return the step of a service."""
-        return cls(service.health)
+        return cls(health)
 
     def mask(self, draft: Draft) -> Mapping[str, str]:
         """Return the arms that are unavailable now.

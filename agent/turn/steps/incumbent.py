@@ -1,6 +1,7 @@
 """The caller's own decider: it keeps a share of the draws while the policy takes over step by step."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,16 +28,11 @@ class IncumbentStep(TurnStep):
         self.share, self._default = share, default
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(cls, *, tap: Any) -> Self | None:
         """Return the step of a service; None: it has no tap."""
-        if (tap := service.config.tap) is None:
+        if tap is None:
             return None
         return cls(tap.share, None if tap.incumbent is None else {tap.incumbent: 1.0})
-
-    def mask(self, draft: Draft) -> Mapping[str, str]:
-        """Leave out no arm, but note whether the request itself names a choice."""
-        draft.is_decided_by_caller = self.share < 1.0 and self.name in draft.ask.steps
-        return {}
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the other decider's share and its distribution. Raises NoEligibleArmError."""
@@ -47,7 +43,7 @@ class IncumbentStep(TurnStep):
             eligible = ", ".join(draft.names)
             message = f"the incumbent's arm {gone[0]!r} is not eligible now; eligible: {eligible}"
             raise NoEligibleArmError(message)
-        draft.policy = INCUMBENT
+        draft.terms = replace(draft.terms, policy=INCUMBENT)
         pmf = {arm: named.get(arm, 0.0) for arm in draft.names}
         return {"share": 1.0 - self.share, "pmf": pmf}
 

@@ -13,13 +13,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from typing_extensions import override
 
@@ -31,12 +31,13 @@ from armwise.agent.turn.places import Places
 from armwise.agent.turn.price import LanguageModel
 from armwise.agent.turn.record import Decided, Finished, TurnError, is_text
 from armwise.agent.turn.steps.base import Commit, TurnStep
+from armwise.agent.turn.steps.workers import Workers
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, structured_output, writing
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, describe_error
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
-from armwise.feedback.reward import SCORES, Signal
+from armwise.feedback.reward import SCORES, RewardRule, Signal
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class SecondAnswers(TurnStep):
         telemetry: Counts observations.
         offer_score: Takes what a check or a grade says of an answer.
         scores: Signals of scores that the reward names.
+        workers: Observes turns in the background.
         timer: Monotonic seconds.
     """
 
@@ -106,11 +108,10 @@ class SecondAnswers(TurnStep):
     telemetry: Any
     offer_score: Callable[[Signal, Decision, float], object]
     scores: frozenset[Signal]
+    workers: Workers
     timer: Callable[[], float] = time.monotonic
     _queue: deque[_Finished] = field(default_factory=deque)
     _spent: deque[tuple[float, int, float]] = field(default_factory=deque)
-    _workers: set[asyncio.Task[None]] = field(default_factory=set)
-    _stopped: bool = False
 
     @override
     def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
@@ -122,49 +123,41 @@ class SecondAnswers(TurnStep):
         arm = self.draw_other(decision) if self.is_sampled(decision, SECOND, self.spec.shadow) else None
         graded = Signal.GRADE in self.scores and self.is_sampled(decision, "judge", self.spec.judge)
         checked = self._find_check(execution)
-        if self._stopped or not (arm or graded or checked):
+        if self.workers.stopped or not (arm or graded or checked):
             return
         turn = _Finished(ask, decision, execution, passages, arm, graded, checked)
         if len(self._queue) >= QUEUE or (self._is_exhausted() and turn.unprompted is None):
             self.telemetry.count_observation("shed")
             return
         self._queue.append(turn)
-        # A replica observes one question at a time. A worker that has just ended is in the set for a moment.
-        if all(worker.done() for worker in self._workers):
-            worker = asyncio.get_running_loop().create_task(self._work(), name="observer")
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+        self.workers.start(self.name, self._work)  # a replica observes one question at a time
 
     def _find_check(self, execution: Execution) -> CheckedAnswering | None:
         """Return the check that is still to be made of an answer."""
-        if Signal.CHECK not in self.scores or self._stopped:
+        if Signal.CHECK not in self.scores:
             return None
         if execution.stages and execution.stages[-1].get("score") is not None:
             return None  # it was checked before it was sent
         return next((info.checked for info in self.turns.arms.values() if info.checked is not None), None)
 
     @classmethod
-    def build(cls, service: Any) -> "SecondAnswers":
+    def build(
+        cls,
+        *,
+        observations: Any,
+        turns: Any,
+        commit: Commit,
+        places: Places,
+        telemetry: Any,
+        reward: RewardRule,
+        workers: Workers,
+        earlier: Mapping[str, Any],
+    ) -> Self:
         """Return the step of a service."""
-        spec, turns, places = service.config.observations, service.turns, service.chats
-        signals = service.find_step("signals")
+        signals = earlier.get("signals")
         offer_score = (lambda *_: None) if signals is None else signals.offer_score
-        taken = () if signals is None else SCORES
-        scores = frozenset(taken) & service.config.reward.signals.keys()
-        return cls(spec, turns, service.log.append, places, service.telemetry, offer_score, scores)
-
-    async def drain(self) -> None:
-        """Wait until all queued turns are observed."""
-        while self._workers:
-            await asyncio.gather(*self._workers)
-
-    async def stop(self) -> None:
-        """Cancel all observations, and refuse new ones."""
-        self._stopped = True
-        self._queue.clear()
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        scores = frozenset(() if signals is None else SCORES) & reward.signals.keys()
+        return cls(observations, turns, commit, places, telemetry, offer_score, scores, workers)
 
     def _uniform(self, decision: Decision, use: str) -> float:
         """Return a number in [0, 1) hashed from the decision, the use and the secret of the log."""

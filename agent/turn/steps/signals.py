@@ -15,11 +15,11 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from typing_extensions import override
 
@@ -27,12 +27,13 @@ from armwise.agent import wings
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.record import is_text
 from armwise.agent.turn.steps.base import Commit, TurnStep
+from armwise.agent.turn.steps.workers import Workers
 from armwise.arms.base import Passage
 from armwise.arms.llm import Message
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import ConflictError, StoreError
 from armwise.feedback.events import REFUSALS, SIGNAL, Decision, Execution, Feedback
-from armwise.feedback.reward import SCORES, Signal
+from armwise.feedback.reward import SCORES, RewardRule, Signal
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ class Signals(TurnStep):
         telemetry: Counts signals.
         clock: Seconds since the epoch.
         wait_s: Seconds in which feedback counts; after half of them a conversation counts as abandoned.
+        workers: Looks at turns in the background.
     """
 
     name: ClassVar[str] = "signals"
@@ -176,40 +178,49 @@ class Signals(TurnStep):
     telemetry: Any
     clock: Callable[[], float]
     wait_s: float
+    workers: Workers
     _queue: deque[_NextTurn | _Known] = field(default_factory=deque)
     _answers: dict[str | None, deque[_Formed]] = field(default_factory=dict)
     _waiting: deque[_NextTurn] = field(default_factory=deque)
-    _workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _stopped: bool = False
 
     @override
     def follow(self, ask: Ask, decision: Decision) -> None:
         """Queue a turn whose decision is durable, if a signal may follow from it; returns at once."""
-        if self._stopped or not self.metrics or decision.episode_id is None:
+        if self.workers.stopped or not self.metrics or decision.episode_id is None:
             return
         turn = _NextTurn(ask, decision, asyncio.get_running_loop().time() + self.wait_s / 2)
         if self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION, Signal.TOOL_ERROR}:
             self._add(self._queue, turn, QUEUE)
-            self._start("signals", self._observe_queue)
+            self.workers.start("signals", self._observe_queue)
         if Signal.ABANDONED in self.metrics:
             self._add(self._waiting, turn, WAITING)
-            self._start("abandoned", self._observe_waiting)
+            self.workers.start("abandoned", self._observe_waiting)
 
     def offer_score(self, signal: Signal, decision: Decision, score: float) -> None:
         """Queue a check's or a model's score of the answer to a decision, in [0, 1]; returns at once."""
         self._offer_known(_Known(signal, decision, score))
 
     def _offer_known(self, known: _Known) -> None:
-        if not self._stopped and known.signal in self.metrics:
+        if not self.workers.stopped and known.signal in self.metrics:
             self._add(self._queue, known, QUEUE)
-            self._start("signals", self._observe_queue)
+            self.workers.start("signals", self._observe_queue)
 
     @classmethod
-    def build(cls, service: Any) -> "Signals":
+    def build(
+        cls,
+        *,
+        reward: RewardRule,
+        turns: Any,
+        find_previous: Callable[[Decision], Awaitable[Any]],
+        is_newest: Callable[[Decision], Awaitable[bool]],
+        commit: Commit,
+        telemetry: Any,
+        clock: Callable[[], float],
+        workers: Workers,
+    ) -> Self:
         """Return the step of a service."""
-        reward = service.config.reward
-        find = service.turns, service.find_previous, service.is_newest, service.log.append
-        return cls(reward.signals, *find, service.telemetry, service.clock, reward.wait_s)
+        find = turns, find_previous, is_newest, commit
+        return cls(reward.signals, *find, telemetry, clock, reward.wait_s, workers)
 
     @override
     def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
@@ -223,7 +234,7 @@ class Signals(TurnStep):
         if execution.finish_reason:
             refused = execution.finish_reason in REFUSALS
             self._offer_known(_Known(Signal.REFUSED, decision, float(refused)))
-        if self._stopped or Signal.SCHEMA_ERROR not in self.metrics or not execution.answer:
+        if self.workers.stopped or Signal.SCHEMA_ERROR not in self.metrics or not execution.answer:
             return
         form = ask.document.options.get("response_format") or {}
         schema = (form.get("json_schema") or {}).get("schema")
@@ -233,31 +244,13 @@ class Signals(TurnStep):
             self._add(waiting, _Formed(decision, schema, execution.answer), 0 if is_full else ANSWERS)
             if waiting:
                 self._answers[decision.asked_by] = waiting
-                self._start("answers", self._validate_answers)
+                self.workers.start("answers", self._validate_answers)
 
     def _add(self, queue: deque[T], item: T, most: int) -> None:
         if len(queue) < most:
             queue.append(item)
         else:
             self.telemetry.count_observation("shed")
-
-    def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if name not in self._workers or self._workers[name].done():
-            self._workers[name] = asyncio.get_running_loop().create_task(work(), name=name)
-
-    async def drain(self) -> None:
-        """Wait until all queued turns are looked at; those that wait for a next turn are left."""
-        await asyncio.gather(*(work for name, work in self._workers.items() if name != "abandoned"))
-
-    async def stop(self) -> None:
-        """Stop observing; what was not looked at yet is lost."""
-        self._stopped = True
-        self._queue.clear()
-        self._answers.clear()
-        self._waiting.clear()
-        for worker in self._workers.values():
-            worker.cancel()
-        await asyncio.gather(*self._workers.values(), return_exceptions=True)
 
     async def _observe_queue(self) -> None:
         while self._queue:

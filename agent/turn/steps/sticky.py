@@ -1,12 +1,12 @@
 """Sticky conversations: a conversation keeps the arm that was drawn for it, for some turns."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepRecord, TurnStep
-from armwise.feedback.events import KeptDraw, Mode
+from armwise.agent.turn.steps.base import Draft, DrawTerms, StepRecord, TurnStep
+from armwise.feedback.events import INCUMBENT, KeptDraw, Mode
+from armwise.feedback.reward import RewardRule
 
 TURNS = 20
 """Most turns of a conversation that keep an arm: the draw is learned after the last one."""
@@ -26,6 +26,7 @@ class StickyStep(TurnStep):
         get_alarm: Returns when drift was last detected, seconds since the epoch, if it was: arms drawn before
             are not kept.
         needs_tools: Whether only requests with tools keep an arm, as those of agents have.
+        asks_caller: Whether a request that names a choice of the caller's own decider keeps none.
     """
 
     name: ClassVar[str] = "sticky"
@@ -40,20 +41,31 @@ class StickyStep(TurnStep):
         get_alarm: Callable[[], float | None] = lambda: None,
         *,
         needs_tools: bool = False,
+        asks_caller: bool = False,
     ) -> None:
-        self._needs_tools = needs_tools
+        self._needs_tools, self._asks_caller = needs_tools, asks_caller
         self._turns, self._idle_s = turns, idle_s
         self._find_draw, self._clock, self._get_alarm = find_draw, clock, get_alarm
 
     @classmethod
-    def build(cls, service: Any) -> Self | None:
+    def build(
+        cls,
+        *,
+        sticky: str,
+        reward: RewardRule,
+        tap: Any,
+        find_draw: FindDraw,
+        clock: Callable[[], float],
+        get_alarm: Callable[[], float | None],
+    ) -> Self | None:
         """Return the step of a service; None: every turn draws."""
-        config = service.config
-        if config.sticky == "off":
+        if sticky == "off":
             return None
-        wait_s, clock = config.reward.wait_s, service.clock
-        needs_tools = config.sticky == "tools"
-        return cls(TURNS, wait_s, service.find_draw, clock, lambda: service.alarm_at, needs_tools=needs_tools)
+        return cls(
+            *(TURNS, reward.wait_s, find_draw, clock, get_alarm),
+            needs_tools=sticky == "tools",
+            asks_caller=tap is not None and tap.share < 1.0,
+        )
 
     async def read(self, draft: Draft) -> KeptDraw | None:
         """Return the newest draw of the conversation, if this turn keeps its arm."""
@@ -69,19 +81,19 @@ class StickyStep(TurnStep):
             return None
         if draw.turns >= self._turns or self._clock() - draw.last_at > self._idle_s:
             return None
-        draft.kept_arm = draw.arm
+        draft.terms = replace(draft.terms, certain=draw.arm)
         return draw
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Keep the arm that was drawn before, or keep the arm of this draw for the turns to come."""
         draw: KeptDraw | None = draft.found.get(self.name)
         if draw is not None and draw.arm in draft.names:
-            draft.mode, draft.draw_id = Mode.CONTINUED, draw.id
-            draft.policy, draft.version = draw.policy, draw.version
+            draft.terms = DrawTerms(Mode.CONTINUED, draw.policy, draw.version, draw.arm, draw.id)
             return {}
-        draft.kept_arm = None  # it became unavailable meanwhile
+        if draw is not None:  # its arm became unavailable meanwhile
+            draft.terms = replace(draft.terms, certain=None)
         if self._may_keep(draft):
-            draft.draw_id = draft.ask.decision_id
+            draft.terms = replace(draft.terms, draw_id=draft.ask.decision_id)
         return None
 
     def _may_keep(self, draft: Draft) -> bool:
@@ -89,11 +101,5 @@ class StickyStep(TurnStep):
         ask = draft.ask
         named = ask.episode_id is not None and ask.episode_id != ask.decision_id
         named = named and (ask.document.has_tools or not self._needs_tools)
-        return named and draft.mode is Mode.EXPLORE and not draft.is_decided_by_caller and not ask.external
-
-    @classmethod
-    def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:
-        """Return the kept arm with probability 1."""
-        if draw.kept_arm is None:
-            raise ValueError("the log lacks the draw of its episode whose arm it keeps")
-        return np.array([float(arm == draw.kept_arm) for arm in draw.arms])
+        asks_caller = self._asks_caller and INCUMBENT in ask.steps
+        return named and draft.terms.mode is Mode.EXPLORE and not asks_caller and not ask.external

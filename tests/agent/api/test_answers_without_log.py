@@ -408,9 +408,9 @@ async def test_no_signal_is_read_from_an_unlogged_answer(tmp_path: Path) -> None
             await look_up(service)
             asked.clear()
             assert is_unlogged(await ask(service, response_format=form))
-            await service.replica.find_step("signals").drain()
+            await service.replica.workers.join("signals", "answers")
             assert "append" not in asked
         await come_back(service)
         await ask(service, response_format=form)
-        await service.replica.find_step("signals").drain()
+        await service.replica.workers.join("signals", "answers")
         assert (await rows(service))["feedback"] == 1

@@ -352,5 +352,5 @@ async def test_an_answer_is_not_observed_while_it_calls_functions(tmp_path: Path
     async with Service(tmp_path, generator, observations={"judge": 1.0}, reward=reward).running() as service:
         await ask(service, messages=QUESTION, tools=[WEATHER])
         await ask(service)
-        await asyncio.wait_for(service.replica.find_step("second_answers").drain(), 10)
+        await asyncio.wait_for(service.replica.workers.join("second_answers"), 10)
         assert "Cold." in prompt_of(service).messages[-1]["content"]

@@ -21,7 +21,7 @@ from armwise.feedback.log import tables as t
 from tests.agent.api.test_feedback import read_decision
 from tests.agent.asking import ask, late_once_decided, look_up, record, refused, rows
 from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, pass_time
-from tests.agent.serving.test_turn import CHAT, a_loop
+from tests.agent.turn.test_turn import CHAT, a_loop
 
 KEY = {"idempotency-key": "d-1"}
 

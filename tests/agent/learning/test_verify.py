@@ -178,6 +178,7 @@ def test_a_named_arm_stands_alone_with_probability_1() -> None:
         {"probabilities": (0.5,)},
         {"drawn": "a"},
         {"arms": ("b", "c"), "probabilities": (0.5, 0.5)},
+        {"arms": ("b", "c"), "probabilities": (1.0, 0.0)},
     ):
         assert not verify(replace(named, **changes), policy, SALT).verified
 

@@ -28,7 +28,7 @@ from tests.agent.asking import (
     tell,
 )
 from tests.agent.fakes import DIM, Service, failing, hanging
-from tests.agent.serving.test_turn import Stuck
+from tests.agent.turn.test_turn import Stuck
 
 # -- arms, models, deadlines, load -------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ async def ask(
     body = {"model": model, "messages": [{"role": "user", "content": text}], "agent": options}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     return str(answer.json()["agent"]["decision_id"])
 
 
@@ -172,7 +172,7 @@ async def test_the_same_request_again_under_its_key_is_no_retry(tmp_path: Path) 
         }
         for _ in range(3):
             await service.client.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "k"})
-        await service.replica.find_step("signals").drain()
+        await service.replica.workers.join("signals", "answers")
         assert len(items(service, first)) == 2
         assert told(service, "k") == {}
 
@@ -188,7 +188,7 @@ async def send(service: Service, messages: list[dict[str, Any]], **agent: Any) -
     body = {"model": "auto", "messages": messages, "tools": [TOOL], "agent": agent}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     return answer.json()
 
 
@@ -348,8 +348,8 @@ async def test_what_the_check_says_of_the_answer_that_was_sent_is_a_metric_of_ev
             record = service.replica.store.record(decision)
             assert record is not None
             only = [record.decision.drawn]
-        await service.replica.find_step("second_answers").drain()
-        await service.replica.find_step("signals").drain()
+        await service.replica.workers.join("second_answers")
+        await service.replica.workers.join("signals", "answers")
         assert told(service, decision) == {"sound": value}
         (fact,) = items(service, decision)
         assert (fact.id, fact.source, fact.rater) == (f"signal:check:{decision}", "operator", "")
@@ -362,8 +362,8 @@ async def test_an_answer_that_cannot_be_judged_has_no_value(tmp_path: Path) -> N
     made = make(tmp_path, CHECK_METRIC, arms=arms, generators=models)
     async with made.running() as service:
         decision = await ask(service, "Which river?", episode=None, allowed_arms=["large"])
-        await service.replica.find_step("second_answers").drain()
-        await service.replica.find_step("signals").drain()
+        await service.replica.workers.join("second_answers")
+        await service.replica.workers.join("signals", "answers")
         assert told(service, decision) == {}
 
 
@@ -456,7 +456,7 @@ async def ended(service: Service, reason: str) -> str:
     execution = Execution("d-1", decision.drawn, Status.OK, Cost(), answer="", finish_reason=reason)
     store.append([decision, execution])
     service.replica.find_step("signals").finish(Ask("d-1", "Which river?"), decision, execution, ())
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     return decision.id
 
 
@@ -466,7 +466,7 @@ async def formed(service: Service, schema: dict[str, Any]) -> str:
     body = {"model": "auto", "messages": messages, "response_format": form}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     return str(answer.json()["agent"]["decision_id"])
 
 
@@ -502,7 +502,7 @@ async def test_checks_that_prompt_a_model_keep_to_the_ceiling_of_an_hour(
         written = 0
         for _ in range(2):
             decision = await ask(service, "Which river?", episode=None, allowed_arms=["small"])
-            await service.replica.find_step("second_answers").drain()
-            await service.replica.find_step("signals").drain()
+            await service.replica.workers.join("second_answers")
+            await service.replica.workers.join("signals", "answers")
             written += "sound" in told(service, decision)
         assert written == values

@@ -17,7 +17,7 @@ from tests.agent.asking import look_up, tell
 from tests.agent.fakes import Service
 from tests.neighbours import write_corpus
 
-HERE = "tests.agent.serving.test_paid_searches"
+HERE = "tests.agent.turn.test_paid_searches"
 
 PRICE = 0.002
 

@@ -65,8 +65,8 @@ def grades_of(service: Service, decision_id: str) -> list[Feedback]:
 
 async def drained(service: Service) -> None:
     """Wait until everything that is queued is observed, and grades are written."""
-    await service.replica.find_step("second_answers").drain()
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("second_answers")
+    await service.replica.workers.join("signals", "answers")
 
 
 def service_of(folder: Path, generator: base.ScriptedGenerator, **spec: Any) -> Service:
@@ -85,7 +85,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
     generator = model(right)
     async with service_of(tmp_path, generator).running() as service:
         replies = [(await ask(service)).json()["agent"] for _ in range(12)]
-        await service.replica.find_step("second_answers").drain()
+        await service.replica.workers.join("second_answers")
         records = [service.replica.store.record(one["decision_id"]) for one in replies]
     swapped: list[bool] = []
     for record in records:
@@ -112,7 +112,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
 async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(right)).running() as service:
         found = (await ask(service)).json()["agent"]
-        await service.replica.find_step("second_answers").drain()
+        await service.replica.workers.join("second_answers")
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
     assert [one["source"] for one in shown["observations"]] == ["shadow"]
     assert shown["propensity"] == found["propensity"]
@@ -126,7 +126,7 @@ async def test_a_key_that_may_not_read_sees_no_observations(
     async with service.running():
         service.client.headers["authorization"] = "Bearer armw-" + "u" * 40
         found = (await ask(service)).json()["agent"]
-        await service.replica.find_step("second_answers").drain()
+        await service.replica.workers.join("second_answers")
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
         record = service.replica.store.record(found["decision_id"])
         assert record is not None
@@ -153,7 +153,7 @@ async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounde
     service = service_of(tmp_path, model(), judge=0.0)
     async with service.running():
         drawn = (await ask(service)).json()["agent"]["arm_drawn"]
-        await service.replica.find_step("second_answers").drain()
+        await service.replica.workers.join("second_answers")
         for arm in {"none", "bm25", "dense"} - {drawn}:
             service.arms.behaviour[arm] = hanging
         monkeypatch.setattr(service.replica, "refresh", AsyncMock())  # which would serve what the log says
@@ -186,7 +186,7 @@ async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path
         service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always("bm25"))
         for _ in range(20):  # of which either of two arms answers each as well
             await ask(service)
-        await service.replica.find_step("second_answers").drain()
+        await service.replica.workers.join("second_answers")
         found = {one.error for one in await _observed(service) if one.value is None}
     assert "ArmError: the index is gone" in found
     unread = next(error for error in found if error.startswith("JudgeError: "))
@@ -197,7 +197,7 @@ async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path
 async def test_only_answers_to_drawn_arms_are_observed(tmp_path: Path) -> None:
     async with service_of(tmp_path, model()).running() as service:
         replies = [await ask(service, model="arm/bm25"), await ask(service, agent={"explore": False})]
-        await service.replica.find_step("second_answers").drain()
+        await service.replica.workers.join("second_answers")
         for reply in replies:
             assert reply.status_code == 200
             record = service.replica.store.record(reply.json()["agent"]["decision_id"])
@@ -214,7 +214,7 @@ async def test_nothing_is_observed_beyond_the_ceiling_of_an_hour(tmp_path: Path)
         for later in (0.0, 10.0, 3590.0):
             now[0] += later
             await ask(service)
-            await observer.drain()
+            await service.replica.workers.join("second_answers")
             counts.append(len(await _observed(service)))
     assert counts == [1, 1, 2], "what is under way is finished, then an hour passes"
 
@@ -360,14 +360,3 @@ async def test_a_judge_has_room_to_reason_or_gives_no_grade(
     assert spent == [tokens * len(rooms)] * 2
     why = "reasoned and ended at its limit of 8192 tokens"
     assert sum("was not graded: " in one and why in one for one in caplog.messages) == 2 * (value is None)
-
-
-async def test_a_turn_that_comes_as_a_worker_ends_is_observed(tmp_path: Path) -> None:
-    async with service_of(tmp_path, model(right), shadow=0.0).running() as service:
-        observer = service.replica.find_step("second_answers")
-        await (ended := asyncio.create_task(asyncio.sleep(0)))
-        observer._workers.add(ended)  # noqa: SLF001
-        decision_id = (await ask(service)).json()["agent"]["decision_id"]
-        observer._workers.discard(ended)  # noqa: SLF001
-        await drained(service)
-        assert len(grades_of(service, decision_id)) == 1

@@ -36,7 +36,7 @@ from tests.agent.asking import look_up, refused
 from tests.agent.draws import judge
 from tests.agent.fakes import CONFIG, MemoryLog, Preferring, Service
 from tests.agent.learning.test_promotions import learned, listed, prune, say, shown
-from tests.agent.serving.test_turn import ARMS, LOOK_UP, a_loop
+from tests.agent.turn.test_turn import ARMS, LOOK_UP, a_loop
 from tests.agent.turns import draw, verify
 from tests.steps import change
 

@@ -32,7 +32,7 @@ from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Cost, Decision, Status
 from tests.agent.fakes import FakeArms, MemoryLog, Preferring, hanging
-from tests.agent.serving.test_turn import (
+from tests.agent.turn.test_turn import (
     CHAT,
     LOOK_UP,
     PRICES,

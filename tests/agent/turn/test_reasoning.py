@@ -14,7 +14,7 @@ from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.events import Status
 from tests.agent.asking import events, record
 from tests.agent.fakes import CONFIG, Service
-from tests.agent.serving.test_checked import LARGE, Paid, ask, execution
+from tests.agent.turn.test_checked import LARGE, Paid, ask, execution
 
 ARMS = {
     "thinks": {"kind": "bm25", "answering": {"prompt": "reasoning"}},

@@ -29,7 +29,7 @@ from armwise.feedback.training_log.summary import LogSums
 from tests.agent.asking import look_up, tell
 from tests.agent.evaluation.test_evaluate import evaluated, of
 from tests.agent.fakes import CONFIG, Preferring, Service
-from tests.agent.serving.test_turn import ARMS, MemoryLog, a_loop
+from tests.agent.turn.test_turn import ARMS, MemoryLog, a_loop
 from tests.agent.turns import draw, make_decider, verify
 
 NAMES = tuple(ARMS)

@@ -68,7 +68,7 @@ async def ask(
 ) -> Any:
     """Ask in a conversation; return the reply once what follows from it is written."""
     reply = await send(service, key, question, talk, **fields)
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     return reply
 
 
@@ -191,7 +191,7 @@ async def ask_with_result(service: Service, key: str, called: Any, **agent: Any)
     body = {"model": "auto", "messages": messages, "tools": [TOOL], "agent": agent}
     answer = await post(service, key, "/v1/chat/completions", body)
     assert answer.status_code == 200, answer.text
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     return answer.json()
 
 
@@ -262,7 +262,7 @@ async def test_a_signal_written_before_ends_no_work(
     for talk in ("one", "two"):
         await send(service, "APP", talk=talk)
     offered.set()
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     assert [values(service, first) for first in firsts] == [
         {"again": 0.0, "dearer": 0.0},
         {"again": 1.0, "dearer": 0.0},
@@ -309,7 +309,7 @@ async def test_other_signals_do_not_wait_for_slow_schemas(service: Service, vali
             await asyncio.sleep(0.005)
     assert validation.titles == [], "all of them wait still"
     validation.released.set()
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     assert validation.titles == ["slow 0", "slow 1", "slow 2"]
 
 
@@ -318,7 +318,7 @@ async def test_callers_have_their_answers_validated_in_turn(service: Service, va
         await shaped(service, "ASKER", f"slow {number}")
     written = [await shaped(service, key, key) for key in ("APP", "APP", "GRADER")]
     validation.released.set()
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     assert validation.titles == ["slow 0", "slow 1", "APP", "GRADER", "slow 2", "APP"]
     assert [values(service, one) for one in written] == [{"misshapen": 0.0}] * 3
 
@@ -337,5 +337,5 @@ async def test_one_caller_cannot_fill_the_queue_of_schemas(
         await shaped(service, "APP", "APP")
     assert shed == ["shed", "shed"], "three wait in all"
     validation.released.set()
-    await service.replica.find_step("signals").drain()
+    await service.replica.workers.join("signals", "answers")
     assert validation.titles == ["slow 0", "slow 1", "APP", "slow 2"]

@@ -15,7 +15,7 @@ from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.filters import Comparison
 from armwise.feedback.events import Mask, Mode, Status
 from tests.agent.fakes import CONFIG, FakeArms, MemoryLog, Preferring, failing
-from tests.agent.serving.test_turn import ARMS, CHAT, LOOK_UP, a_loop, run, say_again
+from tests.agent.turn.test_turn import ARMS, CHAT, LOOK_UP, a_loop, run, say_again
 
 FILTERING = {name: replace(info, filters=name != "bm25") for name, info in ARMS.items()}
 NEW = Comparison(type="gte", key="year", value=2024)

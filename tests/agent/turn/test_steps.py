@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from armwise.arms.base import Query, Retrieval
 from armwise.feedback.events import Context, Decision, Mask
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import CONFIG, FakeArms, MemoryLog, Service
-from tests.agent.serving.test_turn import CHAT, LOOK_UP, a_loop, run
+from tests.agent.turn.test_turn import CHAT, LOOK_UP, a_loop, run
 from tests.agent.turns import make_decider
 
 
@@ -98,6 +99,12 @@ async def test_a_decision_of_a_step_that_is_gone_is_not_verified(
         assert "this service lacks the steps that took part: floor" in verified["why"][0]
 
 
+def add_step(service: Service, step: TurnStep) -> None:
+    """Have a step take part after all others."""
+    replica = service.replica
+    replica.decider.steps = replica.turns.writer.steps = (*replica.decider.steps, step)
+
+
 class Failing(TurnStep):
     """Cannot take part, and says so under a name."""
 
@@ -106,7 +113,7 @@ class Failing(TurnStep):
     blames = "failing"
 
     def plan(self, draft: Draft) -> StepRecord:
-        del draft
+        draft.terms = replace(draft.terms, policy=self.name)
         return {}
 
     @classmethod
@@ -117,7 +124,7 @@ class Failing(TurnStep):
 
 async def test_a_step_that_cannot_take_part_is_left_out_of_the_draw(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
-        service.replica._add_step(Failing())  # noqa: SLF001 - as its configuration would
+        add_step(service, Failing())
         made = (await ask(service)).json()["agent"]
         verified = (await service.client.get(f"/v1/decisions/{made['decision_id']}/verify")).json()
         assert verified["verified"], verified["why"]
@@ -125,7 +132,7 @@ async def test_a_step_that_cannot_take_part_is_left_out_of_the_draw(tmp_path: Pa
 
 async def test_a_kept_arm_is_kept_although_another_step_fails(tmp_path: Path) -> None:
     async with Service(tmp_path, sticky="episode").running() as service:
-        service.replica._add_step(Failing())  # noqa: SLF001
+        add_step(service, Failing())
         made = [(await ask(service, agent={"episode_id": "talk"})).json()["agent"] for _ in range(4)]
         assert [one["mode"] for one in made] == ["explore", *["continued"] * 3]
         assert len({one["arm_drawn"] for one in made}) == 1
@@ -137,7 +144,7 @@ async def test_a_step_that_blames_another_one_fails_the_request(
 ) -> None:
     monkeypatch.setattr(Failing, "blames", name)
     async with Service(tmp_path).running() as service:
-        service.replica._add_step(Failing())  # noqa: SLF001
+        add_step(service, Failing())
         assert (await look_up(service)).status_code == 500
         assert f"step {name!r} cannot be left out" in caplog.text
 
@@ -169,7 +176,7 @@ class Elsewhere(TurnStep):
 
 async def test_a_reason_for_an_arm_that_is_not_there_is_not_recorded(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
-        service.replica._add_step(Elsewhere())  # noqa: SLF001
+        add_step(service, Elsewhere())
         name = (await look_up(service)).json()["agent"]["decision_id"]
         record = (await service.client.get(f"/v1/decisions/{name}")).json()
         assert (len(record["pmf"]), record["masked"]) == (3, {})
