@@ -183,7 +183,7 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
         f"import log.csv {columns} -o log.jsonl",
         "audit log.jsonl",
         "replay log.jsonl -o replay.html",
-        "report log.jsonl -o report.html",
+        "prove log.jsonl -o receipt.json",
     ]
     code = "from armwise.agent.cli.main import main\n"
     for verb in verbs:
@@ -192,9 +192,9 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
     printed = small(code, tmp_path)
     ends = [line for line in printed.splitlines() if line.startswith("exit ")]
     assert ends == ["exit 0"] * 4, printed
-    page = (tmp_path / "report.html").read_text()
-    assert "matplotlib is not installed: `pip install &#x27;armwise[plots]&#x27;` brings it" in page
-    assert "configured" in (tmp_path / "replay.html").read_text()
+    page = (tmp_path / "replay.html").read_text()
+    assert "configured" in page
+    assert "armwise-receipt" in (tmp_path / "receipt.json").read_text()
 
 
 @pytest.mark.parametrize(

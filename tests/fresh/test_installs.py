@@ -47,9 +47,9 @@ def test_the_small_installation_reads_a_log(fresh: Fresh) -> None:
     columns = [word for name in ("question", "arm", "propensity", "reward") for word in (f"--{name}", name)]
     fresh.run("armwise", "import", "log.csv", *columns, "--arms", "large,small", "-o", "log.jsonl")
     fresh.run("armwise", "audit", "log.jsonl")
-    for verb in ("replay", "report"):
-        fresh.run("armwise", verb, "log.jsonl", "-o", f"{verb}.html")
-        assert "large" in (fresh.folder / f"{verb}.html").read_text()
+    for verb, file in {"replay": "replay.html", "prove": "receipt.json"}.items():
+        fresh.run("armwise", verb, "log.jsonl", "-o", file)
+        assert "large" in (fresh.folder / file).read_text()
     fresh.run("python", "-c", "from armwise import Client, LinUCB, ips")
 
 

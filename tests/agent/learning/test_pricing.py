@@ -74,11 +74,11 @@ async def test_decisions_record_the_price_and_are_verified_with_it_once_it_is_re
             body = (await service.client.get(f"/v1/decisions/{name}")).json()
             verified = (await service.client.get(f"/v1/decisions/{name}/verify")).json()
             assert verified["verified"], verified["why"]
-            found.append(body["budget"])
+            found.append(body["steps"].get("budget"))
         assert found[:4] == [None] * 4, "there was no price yet"
         assert len({one["price"] for one in found[4:]}) == 4
         assert len(published(service)) == 2
-        assert found[-1]["expected_costs"].keys() == STEPS.keys()
+        assert found[-1]["costs"].keys() == STEPS.keys()
 
 
 async def test_a_changed_price_is_not_verified(tmp_path: Path) -> None:
