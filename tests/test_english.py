@@ -131,7 +131,7 @@ SAID = {
     "CHANGELOG.md": "a record of what was written then",
     "arms/llm/prompts.py": "prompts: other words would change answers and their figures",
     "arms/llm/judge.py": "prompts",
-    "arms/llm/protocols/messages.py": "descriptions of tools, which models read",
+    "arms/llm/translate/messages.py": "descriptions of tools, which models read",
     "arms/lab/scoring/correctness.py": "prompts",
     "arms/lab/synthesis/prompting.py": "prompts",
     "agent/proof/receipt.py": "names the option `--beside`",

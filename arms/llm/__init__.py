@@ -1,13 +1,25 @@
 """Language models, prompts and judges."""
 
-from . import base, catalog, judge, prompts, protocols, quotation, structured_output, tool_calls, writing
+from . import (
+    base,
+    catalog,
+    judge,
+    prompts,
+    protocols,
+    quotation,
+    structured_output,
+    tool_calls,
+    translate,
+    writing,
+)
 from .base import Chunk, Generator, GeneratorError, Message, Native, Prompt, Write
 from .catalog import LateWriter, LlmSpec, blocking_writer, build_generator
 from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, TokenPrices, count_words, most_tokens
 from .prompts import answer_bound, answer_to
 from .protocols import PROTOCOLS, Document, DocumentError, ProtocolName, Request
 from .protocols.needs import Needs, read_needs
-from .protocols.request import (
+from .quoting import QUOTED_TOKENS, quote
+from .translate.documents import (
     LONGEST_NUMBER,
     MOST_MEMBERS,
     check_levels,
@@ -21,7 +33,6 @@ from .protocols.request import (
     text_at,
     write_document,
 )
-from .quoting import QUOTED_TOKENS, quote
 from .writing import WritingSpec
 
 __all__ = [
@@ -74,6 +85,7 @@ __all__ = [
     "structured_output",
     "text_at",
     "tool_calls",
+    "translate",
     "write_document",
     "writing",
 ]

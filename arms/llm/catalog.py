@@ -34,7 +34,7 @@ from armwise.arms.llm.base import (
 )
 from armwise.arms.llm.pricing import CachePrices, ComputePrices, PricedGenerator, TokenPrices
 from armwise.arms.llm.protocols.needs import COUNTERPARTS
-from armwise.arms.llm.protocols.request import ProtocolName
+from armwise.arms.llm.translate import ProtocolName
 from armwise.arms.models import LocalModel
 from armwise.number import Number
 

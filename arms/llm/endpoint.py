@@ -58,7 +58,7 @@ from armwise.arms.llm.protocols.answer import (
     is_too_long,
     refusal_in,
 )
-from armwise.arms.llm.protocols.request import write_document
+from armwise.arms.llm.translate.documents import write_document
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import SentEvent, UpstreamError
 

@@ -46,7 +46,7 @@ from armwise.arms.llm.protocols.answer import (
     read_refusal,
     refusal_in,
 )
-from armwise.arms.llm.protocols.request import Document, write_document
+from armwise.arms.llm.translate.documents import Document, write_document
 from armwise.arms.own_processes import except_this_machine
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError

@@ -31,7 +31,7 @@ from armwise.agent.replies import (
 )
 from armwise.agent.serving import Replica
 from armwise.agent.turn import Ask, Choice, Choices, Decided, Finished
-from armwise.arms.llm import Chunk, Document, object_at, objects, prompts, protocols, text_at
+from armwise.arms.llm import Chunk, Document, object_at, objects, prompts, protocols, text_at, translate
 from armwise.feedback.events import Decision
 
 router = APIRouter(tags=["answers"], route_class=DocumentDoor)
@@ -91,7 +91,7 @@ async def read_ask(
 ) -> Ask:
     """Return the turn that a chat asks for, whose body has `size` bytes. Raises ApiError, AskError."""
     limit = replica.config.limits.completion_tokens
-    for param in protocols.chat.LIMITS:
+    for param in translate.chat.LIMITS:
         if (asked := getattr(sent, param)) is not None and asked > limit:
             message = f"{asked} tokens were requested; the limit is {limit}"
             raise ApiError("invalid_value", message, param)
@@ -218,7 +218,7 @@ class ChatWriter(write.Writer):
 
     def _annotate_choice(self, choice: Document) -> Document:
         message = object_at(choice, "message")
-        notes = self._cite(protocols.chat.read_text(message.get("content")))
+        notes = self._cite(translate.chat.read_text(message.get("content")))
         return choice | {"message": message | {"annotations": notes}} if notes else choice
 
     def _cite(self, text: str) -> list[Annotation]:

@@ -23,7 +23,7 @@ from armwise.agent.replies import Agent, Passed, Reply, among, construct
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Choices, Decided, Finished, estimate_attached_tokens, tokens_in
-from armwise.arms.llm import Chunk, Document, Message, object_at, protocols, write_document
+from armwise.arms.llm import Chunk, Document, Message, object_at, protocols, translate, write_document
 from armwise.arms.llm import Request as Sent
 
 router = APIRouter(tags=["answers"], route_class=DocumentDoor)
@@ -266,7 +266,7 @@ class MessageWriter(write.Writer):
             content.append(construct(WrittenText, type="text", text=choice.text))
         for call in choice.tool_calls:
             name = call["function"]["name"]
-            arguments = protocols.messages.read_arguments(call["function"]["arguments"])
+            arguments = translate.messages.read_arguments(call["function"]["arguments"])
             content.append(construct(ToolUse, type="tool_use", id=call["id"], name=name, input=arguments))
         return construct(
             WrittenMessage,

@@ -32,6 +32,7 @@ from armwise.arms.llm import (
     read_needs,
     storable,
     text_at,
+    translate,
     write_document,
 )
 
@@ -209,7 +210,7 @@ def _unwritten(form: Document, *, quotes: bool) -> str:
     texts = [
         read if quotes or text_at(message, "role") in ("system", "developer") else "[answer]"
         for message in messages
-        if (read := protocols.chat.read_text(message.get("content"))).strip()
+        if (read := translate.chat.read_text(message.get("content"))).strip()
     ]
     kinds = [text_at(part, "type") for message in messages for part in objects(message.get("content"))]
     return texts[-1] if texts else f"[{kinds[-1]}]" if kinds else ""

@@ -24,7 +24,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.replies import Agent, Passed, among
 from armwise.agent.serving import Replica
 from armwise.agent.turn import Choices, Decided, Finished
-from armwise.arms.llm import Chunk, Document, objects, protocols
+from armwise.arms.llm import Chunk, Document, objects, translate
 from armwise.feedback.errors import LOG_UNUSABLE
 
 router = APIRouter(tags=["answers"], route_class=DocumentDoor)
@@ -103,10 +103,10 @@ class ResponseWriter(write.Writer):
     ) -> None:
         super().__init__(decided, config, returns)
         self._name = decided.decision.id
-        self._tools = protocols.responses.find_tools(request)
+        self._tools = translate.responses.find_tools(request)
         self._open: dict[str, Any] | None = None  # the item that is being written
         self._call: int | None = None  # the call that it is; None for text
-        self._tool = protocols.responses.ToolName("function", "", "")  # that it calls
+        self._tool = translate.responses.ToolName("function", "", "")  # that it calls
         self._arguments = ""  # of it, so far
         self._numbers = itertools.count()
         given = {name: request[name] for name in _REPEATED if request.get(name) is not None}
@@ -258,8 +258,8 @@ class ResponseWriter(write.Writer):
 
     def _begin_call(self, piece: Any) -> Iterator[Document]:
         name = piece.get("function", {}).get("name", "")
-        self._tool = self._tools.get(name, protocols.responses.ToolName("function", name, ""))
-        item = protocols.responses.call_item(self._tool, piece.get("id", ""), "")
+        self._tool = self._tools.get(name, translate.responses.ToolName("function", name, ""))
+        item = translate.responses.call_item(self._tool, piece.get("id", ""), "")
         item = {"id": f"fc_{len(self.document['output'])}_{self._name}", **item, "status": "in_progress"}
         self._arguments = ""
         yield from self._begin(item, piece["index"], dict(item))
@@ -286,7 +286,7 @@ class ResponseWriter(write.Writer):
             yield self._write_part_event("output_text.done", text=part["text"], logprobs=part["logprobs"])
             yield self._write_part_event("content_part.done", part=part)
         else:
-            item |= protocols.responses.call_item(self._tool, item["call_id"], self._arguments)
+            item |= translate.responses.call_item(self._tool, item["call_id"], self._arguments)
             if item["type"] == "function_call":
                 named = {"arguments": item["arguments"], "name": item["name"]}
                 yield self._write_item_event("function_call_arguments.done", **named)

@@ -1,4 +1,4 @@
-"""The protocols of language models: what is read of their requests and answers, and their translations."""
+"""The protocols of language models: how requests and answers are read, and requests sent."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -6,7 +6,9 @@ from typing import Protocol
 from armwise.arms.llm.protocols import chat, messages, responses
 from armwise.arms.llm.protocols.answer import AnswerReader
 from armwise.arms.llm.protocols.patch import Patch
-from armwise.arms.llm.protocols.request import Document, DocumentError, ProtocolName, Request
+from armwise.arms.llm.protocols.request import Request
+from armwise.arms.llm.translate import ProtocolName
+from armwise.arms.llm.translate.documents import Document, DocumentError
 
 
 class ProtocolModule(Protocol):
@@ -20,14 +22,6 @@ class ProtocolModule(Protocol):
     @property
     def Reader(self) -> type[AnswerReader]:  # noqa: N802
         """Reads its answers."""
-        ...
-
-    def to_chat(self, body: Document) -> Document:
-        """Return a document as a chat completion."""
-        ...
-
-    def from_chat(self, chat: Document) -> Document:
-        """Return the document of a chat completion, or of a translation to one."""
         ...
 
     def write(self, body: Document, patch: Patch) -> Document:

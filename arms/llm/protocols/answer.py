@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from armwise.arms.llm.base import Chunk, Native, Refusal
 from armwise.arms.llm.pricing import TokenCounts, count_usage
-from armwise.arms.llm.protocols.request import (
+from armwise.arms.llm.translate import ProtocolName
+from armwise.arms.llm.translate.documents import (
     Document,
     DocumentError,
-    ProtocolName,
     object_at,
     objects,
     read_document,

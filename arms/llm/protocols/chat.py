@@ -1,4 +1,4 @@
-"""Chat completions, OpenAI's protocol that most providers offer; translations are made by way of it."""
+"""Chat completions, OpenAI's protocol that most providers offer."""
 
 import hashlib
 import re
@@ -19,81 +19,34 @@ from armwise.arms.llm.protocols.answer import (
     read_refusal,
 )
 from armwise.arms.llm.protocols.patch import Patch
-from armwise.arms.llm.protocols.request import (
+from armwise.arms.llm.translate.chat import (
+    custom_arguments,
+    custom_function,
+    from_chat,
+    is_instruction,
+    read_text,
+)
+from armwise.arms.llm.translate.chat import read_limit as read_limit  # also of the protocol
+from armwise.arms.llm.translate.documents import (
     Document,
     object_at,
     objects,
     storable,
     text_at,
-    write_document,
+    without,
+    without_nulls,
 )
 from armwise.arms.upstream import UpstreamError
 
 PATH = "/chat/completions"
 
-LIMITS = ("max_completion_tokens", "max_tokens")
-"""The two names of the limit of an answer."""
-
 STATE = ("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks", "extra_content")
 """Fields of a message that hold the state of the model that wrote it."""
-
-_OF_TRANSLATIONS = ("is_error", "cache_control")
-"""Fields of a translation that no chat completion has."""
 
 
 def to_chat(body: Document) -> Document:
     """Return the document itself."""
     return body
-
-
-def from_chat(chat: Document) -> Document:
-    """Return a translation of another protocol without what a chat completion cannot have.
-
-    Images and files in the result of a function become a message of the user after the results. Tools that
-    only a provider runs are left out, as are pairs that the client attached.
-    """
-    messages, attached = list[dict[str, Any]](), list[dict[str, Any]]()
-    for message in objects(chat.get("messages")):
-        if message.get("role") != "tool" and attached:
-            messages.append({"role": "user", "content": attached})
-            attached = []
-        written = {name: value for name, value in message.items() if name not in _OF_TRANSLATIONS}
-        content = message.get("content")
-        if isinstance(content, list):
-            parts = [_strip_marks(part) for part in objects(content)]
-            if message.get("role") == "tool":
-                attached += (part for part in parts if part.get("type") != "text")
-                parts = [part for part in parts if part.get("type") == "text"]
-            plain = all(part.get("type") == "text" for part in parts)
-            written["content"] = "\n".join(text_at(part, "text") for part in parts) if plain else parts
-        if calls := [_strip_marks(call) for call in objects(message.get("tool_calls"))]:
-            written["tool_calls"] = calls
-            written["content"] = written.get("content") or None
-        messages.append(written)
-    if attached:
-        messages.append({"role": "user", "content": attached})
-    # pairs of `metadata` are only taken by providers that keep answers
-    body = {**_without(chat, "metadata"), "messages": messages}
-    if "tools" in chat:
-        tools = [
-            _strip_marks(tool)
-            for tool in objects(chat["tools"])
-            if tool.get("type") in ("function", "custom")
-        ]
-        body = (
-            {**body, "tools": tools}
-            if tools
-            else _without(body, "tools", "tool_choice", "parallel_tool_calls")
-        )
-    return body
-
-
-def _strip_marks(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name not in _OF_TRANSLATIONS}
-
-
-def _without(document: Document, *names: str) -> Document:
-    return {name: value for name, value in document.items() if name not in names}
 
 
 def write(body: Document, patch: Patch) -> Document:
@@ -117,7 +70,7 @@ def write(body: Document, patch: Patch) -> Document:
 def _add_instructions(messages: Any, text: str) -> list[Any]:
     """Return messages whose instructions end with a text: many models take only one message of them."""
     given = list(messages) if isinstance(messages, list) else []
-    if not given or not _is_instruction(given[0]):
+    if not given or not is_instruction(given[0]):
         return [{"role": "system", "content": text}, *given]
     first = given[0]
     content = first.get("content")
@@ -126,19 +79,6 @@ def _add_instructions(messages: Any, text: str) -> list[Any]:
     else:
         added = f"{content}\n\n{text}" if isinstance(content, str) and content else text
     return [{**first, "content": added}, *given[1:]]
-
-
-def _is_instruction(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") in ("system", "developer")
-
-
-def read_limit(body: Document) -> int | None:
-    """Return the most tokens of an answer that a document names; None for no limit.
-
-    Of two limits it is the larger one: a model may know only that.
-    """
-    numbers = (body.get(name) for name in LIMITS)
-    return max((number for number in numbers if type(number) is int and number > 0), default=None)
 
 
 def read_marks(body: Document) -> list[str]:
@@ -173,9 +113,9 @@ def _is_foreign(message: Any, is_foreign: Callable[[str], bool]) -> bool:
 
 
 def _stateless(message: Document) -> Document:
-    left = _without(message, *STATE)
+    left = without(message, *STATE)
     if calls := left.get("tool_calls"):
-        left["tool_calls"] = [_without(call, *STATE) for call in objects(calls)]
+        left["tool_calls"] = [without(call, *STATE) for call in objects(calls)]
     if isinstance(content := left.get("content"), list):
         left["content"] = [part for part in content if not _is_thought(part)] or None
     return left
@@ -190,22 +130,6 @@ def _reasoning(message: Mapping[str, Any]) -> str:
 
 def _is_thought(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "thinking"
-
-
-def read_text(content: Any, between: str = "\n") -> str:
-    r"""Return the text of the content of a message: the text itself, or its parts' on lines.
-
-    Args:
-        content: The content.
-        between: What stands between the texts of two parts.
-
-    >>> read_text([{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "refusal", "refusal": "b"}])
-    'a\nb'
-    """
-    if isinstance(content, str):
-        return content
-    texts = (part.get("text", part.get("refusal")) for part in objects(content))
-    return between.join(text for text in texts if isinstance(text, str))
 
 
 def read_messages(chat: Document) -> tuple[Message, ...]:
@@ -262,15 +186,6 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     marked = {"cache_control": call["cache_control"]} if call.get("cache_control") else {}
     written = {"name": name, "arguments": arguments}
     return {"id": text_at(call, "id"), "type": "function", "function": written, **marked}
-
-
-def custom_arguments(text: str) -> str:
-    """Return the arguments of a function that stands for a tool of one text.
-
-    >>> custom_arguments("ls")
-    '{"input":"ls"}'
-    """
-    return write_document({"input": text}).decode()
 
 
 @dataclass(slots=True)
@@ -439,25 +354,13 @@ def _function(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     if not (name := name_of_tool(tool)):
         return None
     if tool.get("type") == "custom":
-        return custom_function(object_at(tool, "custom"))
+        return {"type": "function", "function": custom_function(object_at(tool, "custom"))}
     function = object_at(tool, "function")
     parameters = function.get("parameters")
     kept = {"description": function["description"]} if isinstance(function.get("description"), str) else {}
     if isinstance(parameters, dict):
         kept["parameters"] = parameters
     return {"type": "function", "function": {"name": name, **kept}}
-
-
-def custom_function(custom: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the function of one text that stands for a custom tool, whose format is described."""
-    form = object_at(custom, "format")
-    grammar = object_at(form, "grammar") or form
-    described = [text_at(custom, "description")]
-    if definition := text_at(grammar, "definition"):
-        described.append(f"The input follows this {text_at(grammar, 'syntax')} grammar:\n{definition}")
-    schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    function = {"name": text_at(custom, "name"), "description": "\n\n".join(filter(None, described))}
-    return {"type": "function", "function": {**function, "parameters": schema}}
 
 
 def from_prompt(prompt: Prompt) -> Document:
@@ -472,7 +375,7 @@ def from_prompt(prompt: Prompt) -> Document:
         "stop": list(prompt.stop) or None,
         "seed": prompt.seed,
     }
-    return from_chat({name: value for name, value in fields.items() if value is not None})
+    return from_chat(without_nulls(fields))
 
 
 def _restore_parts(message: Message) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from armwise.arms.llm import base
-from armwise.arms.llm.protocols.request import Document, Request, objects, text_at
+from armwise.arms.llm.protocols.request import Request
+from armwise.arms.llm.translate.documents import Document, objects, text_at
 
 HARD_TOOLS = frozenset({"file_search", "image_generation", "mcp"})
 """Tools of a provider whose data or output a request is about."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from armwise.arms.llm.protocols.request import Document
+from armwise.arms.llm.translate.documents import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from armwise.agent.api import doors
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.arms.llm.protocols import Request
-from armwise.arms.llm.protocols.request import read_document
+from armwise.arms.llm.translate.documents import read_document
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from tests.agent.api.conftest import prompt_of
 from tests.agent.asking import record, rows

@@ -44,8 +44,8 @@ from armwise.arms.llm.catalog import EndpointSpec, build_generator, list_options
 from armwise.arms.llm.endpoint import EndpointGenerator, StatusError, _passes, choose_pause, read_reset_s
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 from armwise.arms.llm.protocols.answer import estimate_tokens
-from armwise.arms.llm.protocols.request import read_document
-from tests.arms.llm.protocols.test_request import TEXTS, VALUES, same, whole
+from armwise.arms.llm.translate.documents import read_document
+from tests.arms.llm.translate.test_documents import TEXTS, VALUES, same, whole
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
 

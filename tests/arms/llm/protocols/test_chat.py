@@ -12,7 +12,6 @@ from armwise.arms.llm.base import Chunk, Native, Refusal
 from armwise.arms.llm.protocols.answer import HIDDEN_TOKENS, AnswerLimits, FailedAnswerError, digest_state
 from armwise.arms.llm.protocols.chat import (
     Reader,
-    from_chat,
     read_limit,
     read_marks,
     read_messages,
@@ -23,7 +22,7 @@ from armwise.arms.llm.protocols.chat import (
 )
 from armwise.arms.llm.protocols.patch import Patch
 from armwise.arms.upstream import UpstreamError
-from tests.arms.llm.protocols.test_messages import JSON, like
+from tests.arms.llm.translate.test_messages import JSON, like
 from tests.odd_endpoint import odd_fields
 
 LIMITS = AnswerLimits(choices=2, tokens=10, request_bytes=100)
@@ -444,46 +443,6 @@ def test_short_ids_are_the_same_for_a_call_and_its_result(names: list[str]) -> N
     assert {*kept} <= {*called}
     assert shorten_ids(short) == short
     assert (short["messages"][0], short["odd"], calls[0]["id"]) == (QUESTION, 1, names[0])
-
-
-def test_a_translation_is_left_with_what_a_chat_can_have() -> None:
-    mark = {"cache_control": {"type": "ephemeral"}}
-    image = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
-    custom = {"type": "custom", "custom": {"name": "patch"}}
-    search = {"type": "web_search_20250305"}
-    function = {"type": "function", "function": {"name": "now"}}
-    body = {
-        "messages": [
-            {
-                "role": "user",
-                "content": [{"type": "text", "text": "a", **mark}, {"type": "text", "text": "b"}],
-            },
-            {"role": "assistant", "content": [], "tool_calls": [NOW | mark]},
-            NOON | {"content": [{"type": "text", "text": "noon"}, image | mark], "is_error": True},
-            NOON | {"content": [image]},
-            {"role": "user", "content": "And now?"},
-        ],
-        "tools": [function | mark, custom, search],
-        "tool_choice": "auto",
-        "metadata": {"user_id": "u"},
-    }
-    assert from_chat(body) == {
-        "messages": [
-            {"role": "user", "content": "a\nb"},
-            {"role": "assistant", "content": None, "tool_calls": [NOW]},
-            NOON,
-            NOON | {"content": ""},
-            {"role": "user", "content": [image, image]},
-            {"role": "user", "content": "And now?"},
-        ],
-        "tools": [function, custom],
-        "tool_choice": "auto",
-    }
-    assert from_chat({"tools": [search], "tool_choice": "auto", "parallel_tool_calls": True}) == {
-        "messages": []
-    }
-    last = from_chat({"messages": [NOON | {"content": [image]}]})
-    assert last["messages"][1:] == [{"role": "user", "content": [image]}]
 
 
 def test_the_thoughts_of_mistrals_models_are_their_state() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 
 from armwise.arms.llm.base import FORM, HINTS, OPTIONS
+from armwise.arms.llm.protocols import ProtocolName, Request
 from armwise.arms.llm.protocols.chat import read_options
 from armwise.arms.llm.protocols.needs import COUNTERPARTS, Needs, read_needs
-from armwise.arms.llm.protocols.request import ProtocolName, Request
-from tests.arms.llm.protocols.test_messages import like
+from tests.arms.llm.translate.test_messages import like
 
 FUNCTION = {"type": "function", "function": {"name": "now"}}
 

@@ -1,0 +1,1 @@
+"""Tests of `armwise.arms.llm.translate`."""
