@@ -213,6 +213,20 @@ def test_nothing_is_imported_by_a_name_that_others_have(folder: str) -> None:
     assert short == []
 
 
+def test_translations_between_protocols_import_nothing_else_of_ours() -> None:
+    room, imported = "armwise.arms.llm.translate", set[str]()
+    for path in (ROOT / "arms/llm/translate").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import(names=aliases):
+                    imported |= {alias.name for alias in aliases}
+                case ast.ImportFrom(module=module, level=level):
+                    imported.add(module if level == 0 and module else "relative")
+    ours = {name for name in imported if name.startswith(("armwise", "relative"))}
+    assert f"{room}.documents" in ours
+    assert [name for name in ours if name != room and not name.startswith(f"{room}.")] == []
+
+
 def test_the_heart_is_plain_python() -> None:
     script = LOADED.format(modules=HEART["source_modules"], forbidden=HEART["forbidden_modules"])
     run = subprocess.run(
