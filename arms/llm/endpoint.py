@@ -296,7 +296,8 @@ class EndpointGenerator(Generator):
                 reply, body, size = await self._learning(prompt)
         self._rest(read_reset_s(reply.headers))
         tokens = self._protocol.read_limit(body) or UNLIMITED_TOKENS
-        choices = _positive(body.get("n"), 1) if self._protocol_name == "chat" else 1
+        n = body.get("n") if self._protocol_name == "chat" else 1
+        choices = n if isinstance(n, int) and n > 0 else 1  # it may be configured
         limits = AnswerLimits(choices, tokens, size)
         answer = self._protocol.Reader(limits, [message["content"] for message in prompt.messages])
         most = ANSWER_BYTES + BYTES_OF_A_TOKEN * limits.choices * limits.tokens
@@ -496,11 +497,6 @@ def _without(body: Document, names: Collection[str]) -> Document:
         for name, value in body.items()
         if name not in names or (name in renamed and renamed[name] not in body)
     }
-
-
-def _positive(value: Any, default: int) -> int:
-    """Return a number of a request body, which may be anything that was configured."""
-    return value if isinstance(value, int) and value > 0 else default
 
 
 def _passes(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from armwise.arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
+from armwise.arms.llm.translate.documents import object_at
 
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
@@ -41,10 +42,11 @@ def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
     called: dict[str, str] = {}
     for message in messages:
         role, content = message["role"], message["content"]
-        for call in message.get("tool_calls", ()):
-            called[call["id"]] = f"{call['function']['name']}({call['function']['arguments']})"
+        for made in message.get("tool_calls", ()):
+            called[made["id"]] = f"{made['function']['name']}({made['function']['arguments']})"
         if role == "tool":
-            role, content = "user", f"{called[message['tool_call_id']]} returned:\n{content}"
+            call = called.get(message["tool_call_id"])  # a client may have left it out
+            role, content = "user", content if call is None else f"{call} returned:\n{content}"
             if turns and turns[-1]["role"] == role:
                 turns[-1]["content"] += f"\n\n{content}"
                 continue
@@ -150,7 +152,8 @@ def _patterns(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(pattern := value.get("pattern"), str):
             yield pattern
-        parts = [*value.values(), *({"pattern": key} for key in value.get("patternProperties", ()))]
+        keys = object_at(value, "patternProperties")
+        parts = [*value.values(), *({"pattern": key} for key in keys)]
     else:
         parts = value if isinstance(value, list) else []
     for part in parts:
@@ -168,8 +171,9 @@ def _lift(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> 
         text = text.replace(f'"#/{key}/', f'"#/$defs/{name}.')
     document = json.loads(text)
     for key in ("$defs", "definitions"):
-        for definition_name, definition in document.pop(key, {}).items():
+        for definition_name, definition in object_at(document, key).items():
             definitions[f"{name}.{definition_name}"] = definition
+        document.pop(key, None)
     return document
 
 

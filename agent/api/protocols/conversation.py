@@ -1,10 +1,7 @@
 """Continue a conversation: what the log knows of the earlier answers that a request shows."""
 
 import asyncio
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,9 +9,7 @@ from functools import partial
 from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.serving import Replica
 from armwise.agent.turn import Ask
-from armwise.arms.llm import (
-    Message,
-)
+from armwise.arms.llm import Message
 from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.log import conversations
 

@@ -1,10 +1,7 @@
 """Read what a request asks for: the question of its conversation, its limits, and what could answer it."""
 
 from collections import Counter
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -260,7 +257,6 @@ def check_needs(replica: Replica, needs: Needs, arms: Sequence[str], param: str)
         kinds = " and ".join(f"{kind}s" for kind in sorted(what & needs.inputs))
         text = f"the language model reads no {kinds}: the engine {engines} has no such `inputs`"
     else:
-        name = min(what)
         text = f"the engine {engines} of the language model does not support {name!r}"
         param = _FIELDS.get(name, name)
     able = [arm for arm, info in infos.items() if not info.missing(needs)]

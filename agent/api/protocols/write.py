@@ -8,14 +8,7 @@ until the turn is in the log.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -31,11 +24,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Choices, Decided, Event, Finished
-from armwise.arms.llm import (
-    Chunk,
-    Document,
-    ProtocolName,
-)
+from armwise.arms.llm import Chunk, Document, ProtocolName
 
 logger = logging.getLogger(__name__)
 

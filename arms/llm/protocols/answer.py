@@ -111,6 +111,7 @@ class AnswerReader(ABC):
         self.answer_id = ""
         self.marks: list[str] = []
         self._limits, self._read = limits, read
+        self._ended = ""  # why, in the words of the protocol
         self._usage: Document | None = None
         self._counted: TokenCounts | None = None
         self._characters: dict[int, int] = {}
@@ -151,6 +152,7 @@ class AnswerReader(ABC):
         counted = self._counted or TokenCounts(
             estimate_tokens(sum(map(len, self._read))), estimate_tokens(sum(self._characters.values()))
         )
+        marks = (self.answer_id, *dict.fromkeys(self.marks))
         return Chunk(
             finish_reason=reasons[0],
             finish_reasons=tuple(reasons[1:]),
@@ -159,12 +161,8 @@ class AnswerReader(ABC):
             cached_tokens=counted.cached,
             cache_written_tokens=counted.cache_written,
             usage=None if self.doubted else self._usage,
-            marks=(self.answer_id, *dict.fromkeys(self.marks))[:MOST_MARKS] if self._is_marked else (),
+            marks=marks[:MOST_MARKS] if any(marks) else (),
         )
-
-    @property
-    def _is_marked(self) -> bool:
-        return bool(self.answer_id or self.marks)
 
     @property
     def doubted(self) -> bool:
@@ -177,17 +175,16 @@ class AnswerReader(ABC):
         return False
 
     @property
-    @abstractmethod
     def unfinished(self) -> int | None:
         """The first choice that has not ended; None for none."""
+        return None if self._ended else 0
 
     @abstractmethod
     def _pieces(self, event: Document) -> Iterator[Chunk]:
         """Yield what an event says of each choice. Raises UpstreamError."""
 
-    @abstractmethod
-    def _end_choice(self, index: int) -> None:
-        """End a choice, unless it has ended."""
+    def _end_choice(self, index: int) -> None:  # noqa: ARG002 - a chat alone has several
+        self._ended = self._ended or "stop"
 
     @abstractmethod
     def _reasons(self) -> list[str]:
@@ -244,9 +241,13 @@ def digest_state(text: str) -> str:
 
 
 def call_piece(index: int, call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """Return the piece of a `Chunk` that begins the call of a function."""
+    """Return the piece of a `Chunk` that begins the call of a function. Raises UpstreamError."""
+    if not name:
+        raise UpstreamError("a function call without a name")
+    if index == MOST_CALLS:
+        raise UpstreamError(f"more than {MOST_CALLS} function calls")
     function = {"name": name, "arguments": arguments}
-    return {"index": index, "id": call_id, "type": "function", "function": function}
+    return {"index": index, "id": call_id or f"call-{index}", "type": "function", "function": function}
 
 
 _TOO_LONG = re.compile(

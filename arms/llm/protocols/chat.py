@@ -104,12 +104,12 @@ def without_state(body: Document, is_foreign: Callable[[str], bool]) -> Document
     given = body.get("messages")
     if not isinstance(given, list):
         return body
-    messages = [_stateless(message) if _is_foreign(message, is_foreign) else message for message in given]
-    return body if all(map(lambda a, b: a is b, messages, given)) else {**body, "messages": messages}
-
-
-def _is_foreign(message: Any, is_foreign: Callable[[str], bool]) -> bool:
-    return isinstance(message, dict) and any(map(is_foreign, _marks(message)))
+    messages, changed = [], False
+    for message in given:
+        if isinstance(message, dict) and any(map(is_foreign, _marks(message))):
+            message, changed = _stateless(message), True
+        messages.append(message)
+    return {**body, "messages": messages} if changed else body
 
 
 def _stateless(message: Document) -> Document:
@@ -286,14 +286,10 @@ class ChatReader(AnswerReader):
         begins = call_id != written.calls[at][1] if at is not None and call_id else bool(name)
         if at is not None and not begins:
             return {**more, "index": at, "function": {"arguments": arguments}}
-        if not name:
-            raise UpstreamError("a function call without a name")
-        if len(written.calls) == MOST_CALLS:
-            raise UpstreamError(f"more than {MOST_CALLS} function calls")
+        begun = call_piece(len(written.calls), call_id, name, arguments)
         written.calls.append((index, call_id))
         self._mark(call_id)
-        number = len(written.calls) - 1
-        return more | call_piece(number, call_id or f"call-{number}", name, arguments)
+        return more | begun
 
 
 _CALL = frozenset(("index", "id", "type", "function", "custom"))
@@ -321,11 +317,12 @@ def read_options(chat: Document) -> dict[str, Any]:
     options = {name: chat[name] for name in names if chat.get(name) and chat[name] != _NOTHING.get(name)}
     if chat.get("parallel_tool_calls") is False:
         options["parallel_tool_calls"] = False
-    form = object_at(chat, "response_format")
-    if form.get("type") == "json_object" or (
-        form.get("type") == "json_schema" and isinstance(form.get("json_schema"), dict)
-    ):
-        options["response_format"] = form
+    match object_at(chat, "response_format"):
+        case {"type": "json_object"} as form:
+            options["response_format"] = form
+        case {"type": "json_schema", "json_schema": dict(named)} as form:
+            if isinstance(named.get("schema"), dict | None):
+                options["response_format"] = form
     tools = [tool for tool in map(_function, objects(chat.get("tools"))) if tool]
     choice = chat.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
@@ -366,9 +363,13 @@ def _function(tool: Mapping[str, Any]) -> dict[str, Any] | None:
 def from_prompt(prompt: Prompt) -> Document:
     """Return a prompt of the service itself, or of an engine of this process, as a document."""
     limit = "max_completion_tokens" if "max_completion_tokens" in prompt.options else "max_tokens"
+    messages = []
+    for message in prompt.messages:
+        content = message.get("parts") or message["content"]
+        messages.append(without(message, "parts") | {"content": content})
     fields: dict[str, Any] = {
         **prompt.options,
-        "messages": [*map(_restore_parts, prompt.messages)],
+        "messages": messages,
         limit: prompt.max_tokens,
         "temperature": prompt.temperature,
         "top_p": None if prompt.top_p == 1.0 else prompt.top_p,
@@ -376,14 +377,6 @@ def from_prompt(prompt: Prompt) -> Document:
         "seed": prompt.seed,
     }
     return from_chat(without_nulls(fields))
-
-
-def _restore_parts(message: Message) -> dict[str, Any]:
-    """Return a message with its parts in the place of its text."""
-    written: dict[str, Any] = dict(message)
-    if parts := written.pop("parts", None):
-        written["content"] = parts
-    return written
 
 
 _SHORT_ID = re.compile("[A-Za-z0-9]{9}")

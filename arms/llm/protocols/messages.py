@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from armwise.arms.llm.base import Chunk
 from armwise.arms.llm.protocols.answer import (
-    MOST_CALLS,
     AnswerLimits,
     AnswerReader,
     FailedAnswerError,
@@ -191,22 +190,12 @@ class MessageReader(AnswerReader):
         self._calls: dict[int, int] = {}  # number of a call by the index of its block
         self._bare: set[int] = set()  # indices of calls without arguments so far
         self._passed: int | None = None  # index of the latest block whose pieces are passed over
-        self._ended = ""
         self._closed = False
 
     @property
     @override
     def closed(self) -> bool:
         return self._closed
-
-    @property
-    @override
-    def unfinished(self) -> int | None:
-        return None if self._ended else 0
-
-    @override
-    def _end_choice(self, index: int) -> None:
-        self._ended = self._ended or "end_turn"
 
     @override
     def _reasons(self) -> list[str]:
@@ -251,17 +240,14 @@ class MessageReader(AnswerReader):
                 if reasoning := text_at(block, "thinking"):
                     yield Chunk(reasoning=reasoning)
             case "tool_use":
-                if not (name := text_at(block, "name")):
-                    raise UpstreamError("a function call without a name")
-                if len(self._calls) == MOST_CALLS:
-                    raise UpstreamError(f"more than {MOST_CALLS} function calls")
-                number = self._calls[index] = len(self._calls)
                 given = object_at(block, "input")
+                arguments = write_document(given).decode() if given else ""
+                number = len(self._calls)
+                piece = call_piece(number, text_at(block, "id"), text_at(block, "name"), arguments)
+                self._calls[index] = number
                 if not given:
                     self._bare.add(index)
-                arguments = write_document(given).decode() if given else ""
-                call_id = text_at(block, "id") or f"call-{number}"
-                yield Chunk(tool_calls=(call_piece(number, call_id, name, arguments),))
+                yield Chunk(tool_calls=(piece,))
             case _:
                 self._passed = index
 

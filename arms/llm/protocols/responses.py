@@ -9,7 +9,6 @@ from typing_extensions import override
 from armwise.arms.llm.base import Chunk
 from armwise.arms.llm.protocols.answer import (
     LENGTHS,
-    MOST_CALLS,
     AnswerReader,
     FailedAnswerError,
     call_piece,
@@ -150,7 +149,6 @@ class ResponseReader(AnswerReader):
 
     def __init__(self, limits: Any, read: Sequence[str]) -> None:
         super().__init__(limits, read)
-        self._ended = ""
         self._refused = False
         self._calls: dict[Any, _BegunCall] = {}
         self._written: dict[tuple[Any, str, Any], int] = {}
@@ -160,15 +158,6 @@ class ResponseReader(AnswerReader):
     @override
     def closed(self) -> bool:
         return bool(self._ended)
-
-    @property
-    @override
-    def unfinished(self) -> int | None:
-        return None if self._ended else 0
-
-    @override
-    def _end_choice(self, index: int) -> None:
-        self._ended = self._ended or "stop"
 
     @override
     def _reasons(self) -> list[str]:
@@ -195,7 +184,9 @@ class ResponseReader(AnswerReader):
         elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
             yield from self._call_delta(key, text_at(event, "delta"))
         elif kind == "response.output_item.added":
-            yield from self._begin(object_at(event, "item"), key)
+            item = object_at(event, "item")
+            if item.get("type") in ("function_call", "custom_tool_call") and text_at(item, "name"):
+                yield self._begin_call(item, key, name_call(item))
         elif kind == "response.output_item.done":
             yield from self._item(object_at(event, "item"), key)
         elif kind in _ENDS or (not kind and ("status" in event or isinstance(event.get("output"), list))):
@@ -222,20 +213,11 @@ class ResponseReader(AnswerReader):
             new, logprobs=tuple(objects(of.get("logprobs"))) if new and (is_delta or not read) else ()
         )
 
-    def _begin(self, item: Document, key: Any) -> Iterator[Chunk]:
-        if item.get("type") in ("function_call", "custom_tool_call") and text_at(item, "name"):
-            yield self._begin_call(item, key, name_call(item))
-
     def _begin_call(self, item: Document, key: Any, name: str) -> Chunk:
-        """Begin a call. Raises UpstreamError."""
-        if not name:
-            raise UpstreamError("a function call without a name")
-        if len(self._calls) == MOST_CALLS:
-            raise UpstreamError(f"more than {MOST_CALLS} function calls")
         number = len(self._calls)
-        call_id = read_call_id(item) or f"call-{number}"
-        self._calls[key] = _BegunCall(number, call_id, custom=item.get("type") == "custom_tool_call")
-        return Chunk(tool_calls=(call_piece(number, call_id, name, ""),))
+        piece = call_piece(number, read_call_id(item), name, "")
+        self._calls[key] = _BegunCall(number, piece["id"], custom=item.get("type") == "custom_tool_call")
+        return Chunk(tool_calls=(piece,))
 
     def _call_delta(self, key: Any, delta: str) -> Iterator[Chunk]:
         call = self._calls.get(key)

@@ -1,12 +1,16 @@
 """The grammar that lets any model call functions: what may be written, and what it is read as."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import example, given
 
 from armwise.arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
+from armwise.arms.llm.protocols.chat import read_messages, read_options
 from armwise.arms.llm.tool_calls import describe_tools, plain, read, whole_calls
+from tests.arms.llm.translate.test_messages import like
 
 METRES = {"$ref": "#/$defs/Metres"}
 
@@ -165,3 +169,31 @@ def test_a_call_and_an_answer_keep_letters_of_every_language() -> None:
     (call,) = read('{"name": "find", "arguments": {"town": "Z\\u00fcrich"}}').tool_calls
     assert call["function"] == {"name": "find", "arguments": '{"town": "Z\u00fcrich"}'}
     assert read('{"answer": {"town": "Z\\u00fcrich"}}').text == '{"town": "Z\u00fcrich"}'
+
+
+SCHEMA = {"type": "object", "$defs": {"a": {"pattern": "x{2}"}}, "patternProperties": {"^y": {}}}
+CHAT: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "How late is it?"},
+        {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "now", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "12:00"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "now", "parameters": SCHEMA}}],
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+}
+
+
+@given(like(CHAT).filter(lambda value: isinstance(value, dict)))
+@example(CHAT | {"messages": CHAT["messages"][::2]})
+@example(CHAT | {"tools": [], "response_format": {"type": "json_schema", "json_schema": {"schema": [1]}}})
+@example({"tools": [{"function": {"name": "f", "parameters": {"$defs": [1], "patternProperties": 1}}}]})
+def test_no_request_is_too_odd_to_describe(chat: dict[str, Any]) -> None:
+    with suppress(PromptRefusedError):
+        describe_tools(Prompt(read_messages(chat), options=read_options(chat)))
+
+
+def test_a_result_without_its_call_is_a_text_of_the_user() -> None:
+    result = Message(role="tool", content="12:00", tool_call_id="c")
+    assert plain([Message(role="user", content="Late?"), result]) == [
+        {"role": "user", "content": "Late?\n\n12:00"}
+    ]
