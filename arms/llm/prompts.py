@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from typing_extensions import override
 
@@ -26,6 +25,7 @@ from armwise.arms.base import Passage
 from armwise.arms.llm.base import Chunk, Message, Prompt, Write
 from armwise.arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
 from armwise.arms.llm.quotation import one_line, quote
+from armwise.arms.llm.translate.chat import text_part
 from armwise.arms.tokenizer import count_words, word_spans
 
 
@@ -243,16 +243,9 @@ def add_instructions(conversation: Sequence[Message], text: str) -> tuple[Messag
     content = "\n\n".join([*(message["content"] for message in given), text])
     system: Message = {"role": "system", "content": content}
     if any("parts" in message for message in given):
-        system["parts"] = [*(part for message in given for part in _parts(message)), _text_part(text)]
+        own = (message.get("parts") or [text_part(message["content"])] for message in given)
+        system["parts"] = [*(part for parts in own for part in parts), text_part(text)]
     return (system, *(message for message in conversation if message["role"] != "system"))
-
-
-def _parts(message: Message) -> list[dict[str, Any]]:
-    return message["parts"] if "parts" in message else [_text_part(message["content"])]
-
-
-def _text_part(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
 
 
 def find_template(form: Form) -> Template:
