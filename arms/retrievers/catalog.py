@@ -137,7 +137,10 @@ def are_equivalent(first: ArmSpec, second: ArmSpec) -> bool:
 
 def resolve_kind(name: str, spec: ArmSpec) -> tuple[type[Kind[Any]], Any]:
     """Return the kind of an arm and its validated parameters. Raises ArmSpecError."""
-    kind = _kind(name, spec.kind)
+    try:
+        kind = _find_kind(spec.kind)
+    except ArmSpecError as error:
+        raise ArmSpecError(f"arm {name!r}: {error}") from error
     try:
         return kind, kind.params.model_validate(spec.params)
     except ValidationError as error:
@@ -175,26 +178,21 @@ def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     return f"{where}: {message}, got {given}"
 
 
-def _kind(name: str, kind: str) -> type[Kind[Any]]:
-    """Return a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
+def _find_kind(kind: str) -> type[Kind[Any]]:
+    """Find a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
     module, colon, attribute = kind.partition(":")
-    if not colon and kind not in KINDS:
+    if colon:
+        try:
+            own: object = getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # what an import can raise has no end
+            raise ArmSpecError(f"cannot import {kind!r}: {error!r}") from error
+        return _kind_of_class(kind, own)
+    if kind not in KINDS:
         raise ArmSpecError(
-            f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)}; "
+            f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}; "
             "write a class of your own as package.module:Class"
         )
-    try:
-        return _kind_of_class(kind, _import_attribute(module, attribute)) if colon else KINDS[kind]
-    except ArmSpecError as error:
-        raise ArmSpecError(f"arm {name!r}: {error}") from error
-
-
-def _import_attribute(module: str, attribute: str) -> object:
-    """Return what a path of imports names. Raises ArmSpecError."""
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # what an import can raise has no end
-        raise ArmSpecError(f"cannot import '{module}:{attribute}': {error!r}") from error
+    return KINDS[kind]
 
 
 def _kind_of_class(path: str, cls: Any) -> type[Kind[Any]]:
@@ -202,8 +200,9 @@ def _kind_of_class(path: str, cls: Any) -> type[Kind[Any]]:
     if not isinstance(cls, type):
         raise ArmSpecError(f"{path!r} is a {type(cls).__name__}, not a class")
     if issubclass(cls, Kind):
-        if not hasattr(cls, "params"):
-            raise ArmSpecError(f"{cls.__name__} is not a kind of arm: it lacks params")
+        lacking = [*([] if hasattr(cls, "params") else ["params"]), *sorted(cls.__abstractmethods__)]
+        if lacking:
+            raise ArmSpecError(f"{cls.__name__} is not a kind of arm: it lacks {', '.join(lacking)}")
         return cls
     if not callable(getattr(cls, "search", None)):
         raise ArmSpecError(f"{cls.__name__} is not an arm: it lacks search")

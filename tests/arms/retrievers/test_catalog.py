@@ -19,7 +19,7 @@ from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.retrievers import ArmGraph, build_arm, catalog, prepare
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, are_equivalent, arm_features, resolve_kind
-from armwise.arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
+from armwise.arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Kind, NoParams, Resources
 from tests.arms.contract import DIM, check_arm
 from tests.packages import install_package
 
@@ -102,6 +102,12 @@ class NoArm:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+
+class Unfinished(Kind[NoParams]):
+    """A kind that can be neither built nor searched."""
+
+    params = NoParams
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +194,10 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
             "'armwise.arms.retrievers.kind:INGRESS' is a str, not a class",
         ),
         ({"a": ArmSpec(kind="armwise.arms.retrievers:Kind")}, "Kind is not a kind of arm: it lacks params"),
+        (
+            {"a": ArmSpec(kind="tests.arms.retrievers.test_catalog:Unfinished")},
+            "arm 'a': Unfinished is not a kind of arm: it lacks build, search",
+        ),
     ],
 )
 def test_a_wrong_description_is_refused(specs: dict[str, ArmSpec], message: str) -> None:
