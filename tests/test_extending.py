@@ -12,7 +12,6 @@ import pytest
 
 from armwise.agent.config import StepSpec
 from armwise.agent.routers import ROUTERS
-from armwise.arms import Query
 from armwise.arms.corpus import ingest
 from armwise.arms.retrievers import ArmGraph, ArmSpec, ArmSpecError, Resources, build_arm
 from tests import contracts, router_contracts
@@ -49,22 +48,22 @@ def test_the_arm_can_be_named_by_its_import_path(page: Callable[[str], Any], tmp
     assert [passage.id for passage in found.passages] == ["heap sort"]
 
 
-def test_a_kind_reads_its_settings_and_its_corpus(page: Callable[[str], Any], tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "b"}\n{"id": "c", "text": "d"}\n')
-    corpus = ingest(tmp_path / "corpus.jsonl", tmp_path / "corpus")
-    kind = f"{page('arm').__name__}:FirstArm"
-    specs = {"first": ArmSpec(kind=kind, params={"most": 1}), "wrong": ArmSpec(kind=kind, params={"most": 0})}
-    found = build_arm("first", Resources(corpus, tmp_path, {}, specs)).search(Query("Which?"), 4)
-    assert [passage.id for passage in found.passages] == ["a"]
-    assert ArmGraph(specs).is_light("first")
-    assert ArmGraph(specs).is_versioned("first")
-    with pytest.raises(ArmSpecError, match="most: Input should be greater than or equal to 1, got 0"):
+def test_the_settings_of_an_arm_are_checked(page: Callable[[str], Any]) -> None:
+    kind = f"{page('arm').__name__}:GlossaryArm"
+    specs = {
+        "empty": ArmSpec(kind=kind, params={"terms": {}}),
+        "odd": ArmSpec(kind=kind, params={"term": {}}),
+    }
+    with pytest.raises(ArmSpecError, match="terms: Dictionary should have at least 1 item") as refusal:
         ArmGraph(specs).validate([])
+    assert "unknown parameter 'term'; did you mean 'terms'" in str(refusal.value)
 
 
 def test_an_arm_is_light_only_where_its_class_says_so(page: Callable[[str], Any]) -> None:
     module = page("arm")
-    specs = {"glossary": ArmSpec(kind=f"{module.__name__}:GlossaryArm")}
+    specs = {
+        "glossary": ArmSpec(kind=f"{module.__name__}:GlossaryArm", params={"terms": {"heap": "A tree."}})
+    }
     assert ArmGraph(specs).is_light("glossary")
     module.GlossaryArm.light = False
     assert not ArmGraph(specs).is_light("glossary")
