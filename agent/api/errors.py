@@ -25,7 +25,7 @@ from armwise.agent.access import (
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.policies import FeatureError
 from armwise.agent.replies import Envelope, Failure, construct
-from armwise.agent.serving import ask
+from armwise.agent.serving import admission
 from armwise.agent.turn import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
 from armwise.arms.base import ArmError
 from armwise.arms.llm import base
@@ -69,7 +69,7 @@ _KINDS = (
         "invalid_value",
         400,
         raised_by={
-            ask.InvalidAskError: None,
+            admission.InvalidAskError: None,
             RewardError: "value",
             FeatureError: "agent.context",
             ForeignIdError: None,
@@ -77,19 +77,19 @@ _KINDS = (
         },
     ),
     ErrorKind("unsupported_parameter", 400),
-    ErrorKind("unknown_arm", 400, raised_by={ask.UnknownArmError: None}),
+    ErrorKind("unknown_arm", 400, raised_by={admission.UnknownArmError: None}),
     ErrorKind(
         "no_eligible_arm",
         400,
-        raised_by={ask.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
+        raised_by={admission.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
     ),
     ErrorKind("unknown_metric", 400, raised_by={UnknownMetricError: "metric_name"}),
     ErrorKind("empty_window", 400),
     ErrorKind("context_length_exceeded", 400, raised_by={base.PromptTooLongError: "messages"}),
     ErrorKind("invalid_api_key", 401, raised_by={UnauthorizedError: None}),
-    ErrorKind("forbidden", 403, raised_by={ask.ForeignGroupError: None, ForbiddenError: None}),
+    ErrorKind("forbidden", 403, raised_by={admission.ForeignGroupError: None, ForbiddenError: None}),
     ErrorKind("not_found", 404, framework=True),
-    ErrorKind("model_not_found", 404, raised_by={ask.UnknownModelError: None}),
+    ErrorKind("model_not_found", 404, raised_by={admission.UnknownModelError: None}),
     ErrorKind("decision_not_found", 404),
     ErrorKind("arm_not_found", 404),
     ErrorKind("key_not_found", 404),
@@ -97,9 +97,9 @@ _KINDS = (
     ErrorKind("evaluation_not_found", 404),
     ErrorKind("warm_start_not_found", 404),
     ErrorKind("method_not_allowed", 405, framework=True),
-    ErrorKind("deadline_exceeded", 408, retryable=True, raised_by={ask.DeadlineExceededError: None}),
+    ErrorKind("deadline_exceeded", 408, retryable=True, raised_by={admission.DeadlineExceededError: None}),
     ErrorKind("request_timeout", 408, retryable=True),
-    ErrorKind("idempotency_conflict", 409, raised_by={ask.KeyReusedError: None, ConflictError: None}),
+    ErrorKind("idempotency_conflict", 409, raised_by={admission.KeyReusedError: None, ConflictError: None}),
     ErrorKind("not_logged", 409, raised_by={UnloggedIdError: None}),
     ErrorKind("too_much_feedback", 409, raised_by={TooMuchFeedbackError: None}),
     ErrorKind("project_taken", 409, raised_by={ProjectTakenError: "project"}),
@@ -127,14 +127,14 @@ _KINDS = (
         "not_ready",
         503,
         retryable=True,
-        raised_by={ask.NotReadyError: None, ArmError: None},  # a turn's own failures are `arm_failed`
+        raised_by={admission.NotReadyError: None, ArmError: None},  # a turn's own failures are `arm_failed`
     ),
     ErrorKind("overloaded", 503, retryable=True, raised_by={OverloadedError: None}),
     ErrorKind(
         "in_progress",
         503,
         retryable=True,
-        raised_by={ask.InProgressError: None, AnsweredElsewhereError: "Idempotency-Key"},
+        raised_by={admission.InProgressError: None, AnsweredElsewhereError: "Idempotency-Key"},
     ),
     ErrorKind("log_unavailable", 503, retryable=True, raised_by=dict.fromkeys(LOG_UNUSABLE)),
     ErrorKind("replica_lost", 503, retryable=True),
@@ -152,7 +152,7 @@ _CODE_OF_ENDING = {kind.ends: kind.code for kind in _KINDS if kind.ends is not N
 _CODE_OF_STATUS = {kind.status: kind.code for kind in _KINDS if kind.framework}
 
 HANDLED = (
-    *(TurnError, ask.UnansweredError, RequestValidationError, HTTPException),
+    *(TurnError, admission.UnansweredError, RequestValidationError, HTTPException),
     *(_CODE_OF_EXCEPTION.keys() - {Exception}),
 )
 """Exceptions of routes besides `ApiError`; `translate` turns any exception into one."""
@@ -270,7 +270,7 @@ def translate(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case ask.UnansweredError(__cause__=Exception() as cause):
+        case admission.UnansweredError(__cause__=Exception() as cause):
             failure = translate(cause)
             final = failure.final or error.final
             return replace(failure, decision_id=error.decision_id, final=final).show_to(error.caller)
@@ -284,7 +284,7 @@ def translate(error: Exception) -> ApiError:
     if nearest is Exception:
         return ApiError("internal_error", f"{type(error).__name__}: see the service's log")
     code, param = _CODE_OF_EXCEPTION[nearest]
-    if isinstance(error, ask.AskError):
+    if isinstance(error, admission.AskError):
         return ApiError(code, str(error), error.param, retry_after_s=error.retry_after_s)
     if isinstance(error, RateLimitedError):
         wait = max(1, math.ceil(error.retry_after_s))

@@ -5,15 +5,14 @@ from contextlib import aclosing
 from fastapi import APIRouter, Response
 
 from armwise.agent.access import Caller
-from armwise.agent.api import ask_checks, responses
+from armwise.agent.api import request_fields, responses
 from armwise.agent.api.documented import TURN, document_route, link
 from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import DecisionRequest, IdempotencyKey, Timeout
 from armwise.agent.replies import ArmChoice, construct
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Ask
 from armwise.feedback.events import Decision
 
@@ -70,8 +69,8 @@ async def choose(
             "invalid_value",
             "this service runs its arms itself: send the question to /v1/retrieve or /v1/chat/completions",
         )
-    question = ask_checks.check_question(body.question, replica, "question")
-    incumbent, tap = ask_checks.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
+    question = request_fields.check_question(body.question, replica, "question")
+    incumbent, tap = request_fields.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
     if not incumbent and tap is not None and tap.incumbent is None and tap.share < 1.0:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
@@ -83,14 +82,14 @@ async def choose(
         allowed=None if body.allowed_arms is None else frozenset(body.allowed_arms),
         excluded=frozenset(body.excluded_arms),
         explore=body.explore,
-        context=ask_checks.check_context(body.context, replica, "context"),
+        context=request_fields.check_context(body.context, replica, "context"),
         episode_id=body.episode_id and caller.to_stored_id(body.episode_id, "episode"),
         deferred=body.defer_activation,
-        request_digest=ask_checks.digest_request(body) if key else "",
-        user_digest=ask_checks.user_digest(replica, caller, body.user),
+        request_digest=request_fields.digest_request(body) if key else "",
+        user_digest=request_fields.user_digest(replica, caller, body.user),
         steps=incumbent,
         external=True,
     )
-    events = asking.stream_turn(replica, caller, ask, key, timeout_s)
+    events = admission.stream_turn(replica, caller, ask, key, timeout_s)
     async with aclosing(events):
-        return (await asking.read_decided(events)).decision
+        return (await admission.read_decided(events)).decision

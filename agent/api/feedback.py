@@ -19,8 +19,7 @@ from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from armwise.agent.replies import FeedbackReceipt, FeedbackReceipts, construct
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.telemetry import turns
 from armwise.arms import tracing
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
@@ -174,7 +173,7 @@ class FeedbackSender:
             return {"over": self.caller.to_stored_id(pair.over)}
         arms = {"better": pair.better or "", "worse": pair.worse or ""}
         for field, arm in arms.items():
-            asking.require_arm(self.replica, arm, f"value.{field}")
+            admission.require_arm(self.replica, arm, f"value.{field}")
         return arms
 
     def _item_or_error(self, item: object, name: str | None) -> Feedback | Exception:
@@ -182,7 +181,7 @@ class FeedbackSender:
             return self.check(_ITEM.validate_python(item), name)
         except ValidationError as error:
             return RequestValidationError(error.errors())
-        except (RewardError, ApiError, asking.AskError, ForeignIdError) as error:
+        except (RewardError, ApiError, admission.AskError, ForeignIdError) as error:
             return error
 
     async def _accept(self, facts: Sequence[Feedback]) -> list[FeedbackReceipt | Exception]:

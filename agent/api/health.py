@@ -21,8 +21,7 @@ from armwise.agent.api.responses import StdlibJson
 from armwise.agent.background import Work, WorkFailure, read_failures
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
-from armwise.agent.serving import Replica, ScrapedState
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, ScrapedState, admission
 from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.training_log import lag as training_log_lag
 from armwise.feedback.training_log import summary
@@ -80,7 +79,7 @@ async def health() -> Response:
 async def decides(replica: AppReplica) -> Response:
     """Check whether this replica chooses arms. The log is not read: a load balancer may poll often."""
     if not replica.decides:
-        raise ApiError("not_ready", asking.LOADING)
+        raise ApiError("not_ready", admission.LOADING)
     return StdlibJson(construct(Deciding, status="decides"))
 
 
@@ -93,7 +92,7 @@ async def ready(request: Request, replica: AppReplica) -> Response:
     key, and no key is refused; one of scope `read` adds why.
     """
     if not replica.ready:
-        raise ApiError("not_ready", asking.LOADING)
+        raise ApiError("not_ready", admission.LOADING)
     try:
         await replica.outage.ask(partial(asyncio.to_thread, replica.log.check))
         await replica.outage.ask(partial(asyncio.to_thread, replica.store.check_tables))

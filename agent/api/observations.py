@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
-from armwise.agent.api import ask_checks, batches, errors
+from armwise.agent.api import batches, errors, request_fields
 from armwise.agent.api.documented import document_route
 from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
@@ -27,8 +27,7 @@ from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
 from armwise.agent.policies import FeatureError, PolicyError
 from armwise.agent.replies import ObservationReceipt, ObservationReceipts, construct
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Ask, ObservedDecision
 from armwise.arms.base import ArmError
 from armwise.feedback.clock import AHEAD_S
@@ -39,7 +38,7 @@ from armwise.feedback.reward import RewardError
 router = APIRouter(tags=["decisions"], route_class=Door)
 
 REFUSED = (
-    *(RewardError, ApiError, asking.AskError, ForeignIdError, ForbiddenError),
+    *(RewardError, ApiError, admission.AskError, ForeignIdError, ForbiddenError),
     *(ArmError, FeatureError, PolicyError, StoreError),
 )
 """Errors for which a single item is refused, while the others are stored."""
@@ -112,7 +111,7 @@ async def observations(
     key needs the scope `feedback` too, or later by `POST /v1/feedback`. If no item was kept, the whole batch
     is refused, and `reasons` has the error of each item.
     """
-    async with asking.place(replica, caller):
+    async with admission.place(replica, caller):
         rows = await keep_each(replica, caller, body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(ObservationReceipts, items=batches.replies(rows)), 202)
 
@@ -209,15 +208,15 @@ async def _again(item: CheckedDecision, logged: Decision, seq: int) -> Observati
     shown, evaluable = item.caller.strip_prefix(logged.id), bool(logged.probabilities)
     if logged.policy == OBSERVED:
         if not logged.erased and logged.request_digest != item.ask.request_digest:
-            raise asking.KeyReusedError(f"id {shown!r} was used for another observation", "id")
+            raise admission.KeyReusedError(f"id {shown!r} was used for another observation", "id")
         return item.receipt("duplicate", seq, evaluable=evaluable)
     if not item.replica.config.external:
-        raise asking.KeyReusedError(
+        raise admission.KeyReusedError(
             f"id {shown!r} belongs to a decision that this service made and served", "id"
         )
     if logged.drawn != item.observed.drawn:
         message = f"{shown!r} fell on arm {logged.drawn!r}, and not on {item.observed.drawn!r}"
-        raise asking.KeyReusedError(message, "arm")
+        raise admission.KeyReusedError(message, "arm")
     done, *fed = await item.replica.log.append(item.execution, *item.metrics)
     for fact, receipt in zip(item.metrics, fed, strict=True):
         item.replica.telemetry.count_feedback(fact, receipt)
@@ -253,16 +252,16 @@ def check_decision(
     """
     if replica.config.tap is None:
         raise ApiError("invalid_value", "this service takes no observations: set `tap` in its configuration")
-    question, now = ask_checks.check_question(item.question, replica, "question"), replica.clock()
+    question, now = request_fields.check_question(item.question, replica, "question"), replica.clock()
     name = item.id or key
     decision_id = caller.to_stored_id(name) if name else caller.new_id()
     ask = Ask(
         decision_id=decision_id,
         question=question,
-        context=ask_checks.check_context(item.features, replica, "features"),
+        context=request_fields.check_context(item.features, replica, "features"),
         episode_id=item.episode_id and caller.to_stored_id(item.episode_id, "episode"),
-        request_digest=ask_checks.digest_request(item) if name else "",
-        user_digest=ask_checks.user_digest(replica, caller, item.user),
+        request_digest=request_fields.digest_request(item) if name else "",
+        user_digest=request_fields.user_digest(replica, caller, item.user),
         asked_by=caller.identify(replica.store.draw_secret),
     )
     observed = _read_decision(replica, item, now)
@@ -281,23 +280,23 @@ def check_decision(
 
 def _read_decision(replica: Replica, item: ObservationItem, now: float) -> ObservedDecision:
     """Return the decision of an item, on live arms. Raises AskError."""
-    drawn = ask_checks.find_arm(replica, item.arm, "arm")
-    named = item.arms and dict.fromkeys(ask_checks.find_arm(replica, name, "arms") for name in item.arms)
+    drawn = request_fields.find_arm(replica, item.arm, "arm")
+    named = item.arms and dict.fromkeys(request_fields.find_arm(replica, name, "arms") for name in item.arms)
     if item.distribution is not None:
         if item.propensity is not None:
-            raise asking.InvalidAskError("give either propensity or distribution, not both", "propensity")
-        p = ask_checks.validate_distribution(replica, item.distribution, "distribution")
+            raise admission.InvalidAskError("give either propensity or distribution, not both", "propensity")
+        p = request_fields.validate_distribution(replica, item.distribution, "distribution")
         if (chance := p.get(drawn, 0.0)) < LEAST_PROPENSITY:
             least = f"at least {LEAST_PROPENSITY:g} was expected"
             message = f"arm {item.arm!r} was chosen, and has the probability {chance:g}: {least}"
-            raise asking.InvalidAskError(message, "distribution")
+            raise admission.InvalidAskError(message, "distribution")
         if named and (others := [arm for arm in p if arm not in named]):
             message = f"arm {others[0]!r} has a probability, and is not among: {', '.join(named)}"
-            raise asking.InvalidAskError(message, "distribution")
+            raise admission.InvalidAskError(message, "distribution")
         arms = tuple(named or p)
         return ObservedDecision(arms, tuple(p.get(arm, 0.0) for arm in arms), drawn, _at(replica, item, now))
     if named and drawn not in named:
-        raise asking.InvalidAskError(f"arm {item.arm!r} is not among: {', '.join(named)}", "arms")
+        raise admission.InvalidAskError(f"arm {item.arm!r} is not among: {', '.join(named)}", "arms")
     live = [name for name, info in replica.turns.arms.items() if info.enabled or name == drawn]
     first = (drawn, *(arm for arm in named or live if arm != drawn))
     probabilities = _probabilities(item.propensity, len(first))
@@ -317,7 +316,7 @@ def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:
         return ()
     if n_arms == 1 and propensity < 1.0:
         message = f"propensity is {propensity:g}, and no other arm could be chosen: 1 was expected"
-        raise asking.InvalidAskError(message, "propensity")
+        raise admission.InvalidAskError(message, "propensity")
     if propensity == 1.0 or n_arms == 2:
         return (propensity, 1.0 - propensity, *(0.0,) * (n_arms - 2))[:n_arms]
     return (propensity,)
@@ -330,13 +329,13 @@ def _at(replica: Replica, item: ObservationItem, now: float) -> float:
     at, wait_s = item.at.timestamp(), replica.config.reward.wait_s
     if at > now + AHEAD_S:
         message = f"at is {at - now:.0f} s in the future: {AHEAD_S:g} s at most were expected"
-        raise asking.InvalidAskError(message, "at")
+        raise admission.InvalidAskError(message, "at")
     if at + wait_s < now:
         message = (
             f"at is {now - at:.0f} s ago, and feedback counts for {wait_s:g} s (`reward.wait_time`): "
             "`armwise import` reads older logs"
         )
-        raise asking.InvalidAskError(message, "at")
+        raise admission.InvalidAskError(message, "at")
     return min(at, now)
 
 
@@ -349,10 +348,10 @@ def _metrics(
         if len(rule.metrics) != 1:
             there = ", ".join(rule.metrics)
             message = f"several metrics are configured, so name one in `metrics`: {there}"
-            raise asking.InvalidAskError(message, "reward")
+            raise admission.InvalidAskError(message, "reward")
         (only,) = rule.metrics
         if only in values:
-            raise asking.InvalidAskError(
+            raise admission.InvalidAskError(
                 f"`metrics` already has a value for {only!r}: leave `reward` out", "reward"
             )
         values[only] = item.reward

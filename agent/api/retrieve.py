@@ -3,14 +3,14 @@
 from fastapi import APIRouter, Response
 
 from armwise.agent.api import responses
-from armwise.agent.api.ask_checks import check_ask
 from armwise.agent.api.documented import TURN, document_route, link
 from armwise.agent.api.doors import Door
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
+from armwise.agent.api.request_fields import check_ask
 from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from armwise.agent.replies import Retrieval, construct
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import admission
 from armwise.arms.llm import writing
 
 router = APIRouter(tags=["answers"], route_class=Door)
@@ -43,7 +43,9 @@ async def retrieve(
         message = f"k is {k}; at most {writing.MOST_PASSAGES} passages can be requested"
         raise ApiError("invalid_value", message, "k")
     ask = check_ask(replica, caller, body.query, body.model, body.agent, key, "query", sent=body, k=k)
-    decided, _, finished = await asking.read_to_end(asking.stream_turn(replica, caller, ask, key, timeout_s))
+    decided, _, finished = await admission.read_to_end(
+        admission.stream_turn(replica, caller, ask, key, timeout_s)
+    )
     returns = {*body.agent.returns} - {"passages"}
     reply = construct(
         Retrieval,

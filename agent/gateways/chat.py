@@ -32,8 +32,7 @@ from armwise.agent.api.responses import EventStream
 from armwise.agent.api.schemas import Request, storable
 from armwise.agent.config import AppConfig
 from armwise.agent.gateways.buttons import METRIC, make_token
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Decided, Finished
 from armwise.arms.llm import Chunk, prompts
 
@@ -124,7 +123,7 @@ async def ask(http: HttpRequest, replica: AppReplica, caller: RequestCaller, bod
     }
     try:
         asked = await chat.read_ask(replica, visitor, document, ChatRequest.model_validate(document))
-        turn = await OpenTurn.begin(asking.stream_turn(replica, visitor, asked, None, None))
+        turn = await OpenTurn.begin(admission.stream_turn(replica, visitor, asked, None, None))
     except Exception as error:
         if errors.choose_code(error) == "internal_error":
             raise

@@ -23,17 +23,16 @@ from starlette.types import Receive, Scope, Send
 
 from armwise.agent.access import Caller, require_scope
 from armwise.agent.api import errors
-from armwise.agent.api.ask_checks import check_ask
 from armwise.agent.api.decisions import read_permitted
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import identify_caller
 from armwise.agent.api.protocols import chat
 from armwise.agent.api.protocols.schemas import ChatRequest
+from armwise.agent.api.request_fields import check_ask
 from armwise.agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from armwise.agent.config import Scope as KeyScope
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Ask
 from armwise.arms.base import Passage
 from armwise.arms.filters import hide_groups
@@ -152,7 +151,7 @@ async def search(
         ask = check_ask(replica, caller, query, body.model, body.agent, None, "query", sent=body)
         if corpus is not None:
             ask = _within(replica, ask, corpus)
-        decided, _, _ = await asking.read_to_end(asking.stream_turn(replica, caller, ask, None, None))
+        decided, _, _ = await admission.read_to_end(admission.stream_turn(replica, caller, ask, None, None))
         return SearchResults(
             results=_describe_passages(replica, decided.retrieval.passages), decision_id=decided.decision.id
         )
@@ -186,8 +185,8 @@ async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     with _calling(ctx, "decide") as (replica, caller):
         document = {"messages": [{"role": "user", "content": question}]}
         chat_ask = await chat.read_ask(replica, caller, document, ChatRequest.model_validate(document))
-        decided, written, _ = await asking.read_to_end(
-            asking.stream_turn(replica, caller, chat_ask, None, None)
+        decided, written, _ = await admission.read_to_end(
+            admission.stream_turn(replica, caller, chat_ask, None, None)
         )
         return WrittenAnswer(
             answer=written.text,

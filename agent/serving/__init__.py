@@ -1,6 +1,6 @@
 """A replica of the ingress: live arms, versions and turns; metrics."""
 
-from . import ask
+from . import admission
 from .arms import arm_infos
 from .replica import Backends, Gate, Replica
 from .telemetry import ScrapedState, Telemetry
@@ -11,6 +11,6 @@ __all__ = [
     "Replica",
     "ScrapedState",
     "Telemetry",
+    "admission",
     "arm_infos",
-    "ask",
 ]

@@ -173,7 +173,7 @@ SABOTAGE = {
         "            pass\n\n    def over",
     ),
     "load: nothing is shed": Sabotage(
-        "agent/serving/ask.py", "if len(in_flight) >= replica.config.limits.in_flight:", "if False:"
+        "agent/serving/admission.py", "if len(in_flight) >= replica.config.limits.in_flight:", "if False:"
     ),
     "jobs: what a dead worker began stays with it": Sabotage(
         "feedback/registry/evaluations.py",

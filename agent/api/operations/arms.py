@@ -13,8 +13,7 @@ from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import ArmName, ArmsReplacement, ArmSwitch
 from armwise.agent.config import ConfigError
 from armwise.agent.replies import Reply, construct
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import ArmInfo
 from armwise.arms.base import ArmBuildError, ArmError
 from armwise.arms.llm import WritingSpec
@@ -99,7 +98,7 @@ async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> StdlibJ
 
 def _require_live(replica: Replica, name: str) -> None:
     if name not in replica.turns.arms:
-        raise ApiError("arm_not_found", asking.not_live(replica, name), "name")
+        raise ApiError("arm_not_found", admission.not_live(replica, name), "name")
 
 
 def _describe(replica: Replica, name: str, info: ArmInfo) -> Arm:

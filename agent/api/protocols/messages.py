@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from armwise.agent.api import ask_checks, doors, responses
+from armwise.agent.api import doors, request_fields, responses
 from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.doors import DocumentDoor
 from armwise.agent.api.errors import ApiError
@@ -20,8 +20,7 @@ from armwise.agent.api.protocols.schemas import Conversation, MessagesRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import AppConfig
 from armwise.agent.replies import Agent, Passed, Reply, among, construct
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Choices, Decided, Finished, estimate_attached_tokens, tokens_in
 from armwise.arms.llm import Chunk, Document, Message, object_at, protocols, translate, write_document
 from armwise.arms.llm import Request as Sent
@@ -387,8 +386,8 @@ async def count_tokens(
 
 
 def _count_tokens(replica: Replica, document: Document, sent: Conversation) -> Response:
-    if (arm := ask_checks.find_forced_arm(replica, sent.model)) is not None:
-        asking.require_model(replica, arm)
+    if (arm := request_fields.find_forced_arm(replica, sent.model)) is not None:
+        admission.require_model(replica, arm)
     form = Sent("messages", document).chat
     tools = protocols.chat.read_options(form).get("tools", ())
     counted = _count(protocols.chat.read_messages(form), tools)

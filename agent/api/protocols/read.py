@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from armwise.agent.access import Caller
-from armwise.agent.api import ask_checks, question, sessions
+from armwise.agent.api import question, request_fields, sessions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.protocols.conversation import continue_conversation
 from armwise.agent.api.protocols.schemas import ChatRequest, MessagesRequest, ResponsesRequest
@@ -52,7 +52,7 @@ class Previous:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentRequest:
     """The fields of a request that every door has.
 
     Attributes:
@@ -86,10 +86,10 @@ def describe(
     size: int = 0,
     sent_headers: Mapping[str, str] = NONE,
     headers: Mapping[str, str] = NONE,
-) -> Asked:
+) -> SentRequest:
     """Return what every door reads of a request, whose body has `size` bytes."""
     passed = {name: value for name, value in document.items() if name != "agent"}
-    return Asked(
+    return SentRequest(
         request=Request(protocol, passed, size),
         model=sent.model,
         agent=sent.agent,
@@ -102,7 +102,7 @@ def describe(
 async def read_ask(
     replica: Replica,
     caller: Caller,
-    asked: Asked,
+    asked: SentRequest,
     key: str | None,
     *,
     param: str = "messages",
@@ -122,7 +122,7 @@ async def read_ask(
 
 
 def _read_ask(
-    replica: Replica, caller: Caller, asked: Asked, key: str | None, param: str
+    replica: Replica, caller: Caller, asked: SentRequest, key: str | None, param: str
 ) -> tuple[Ask, Sequence[Message], list[str]]:
     """Return the turn of a request, the messages after its question, and its marks of earlier answers."""
     request, form = asked.request, asked.request.chat
@@ -143,7 +143,7 @@ def _read_ask(
     check_needs(replica, needs, arms, param)
     if not any(needs.protocol in replica.turns.arms[arm].protocols for arm in arms):
         _check_options(form, options)
-    ask = ask_checks.check_ask(
+    ask = request_fields.check_ask(
         replica,
         caller,
         storable(text)[:most],
@@ -155,7 +155,7 @@ def _read_ask(
         user=asked.user,
         session=sessions.read_session(request, asked.sent_headers),
         has_tools=bool(options.get("tools")),
-        cost_weight=asked.sent_headers.get(ask_checks.COST_WEIGHT),
+        cost_weight=asked.sent_headers.get(request_fields.COST_WEIGHT),
         messages=messages or (Message(role="user", content=text),),  # its provider has what was said
         document=RequestDocument(
             max_tokens=protocol.read_limit(request.body),
@@ -179,11 +179,11 @@ def _read_ask(
     return ask, messages[found.at + 1 :], protocol.read_marks(request.body)
 
 
-def _identify(asked: Asked) -> bytes:
+def _identify(asked: SentRequest) -> bytes:
     """Return what distinguishes a request from another one: a field that is null is the same as none."""
     body = {name: value for name, value in asked.request.body.items() if value is not None}
     options = asked.agent.model_dump_json(exclude_defaults=True, warnings=False)
-    weight = asked.sent_headers.get(ask_checks.COST_WEIGHT, "")
+    weight = asked.sent_headers.get(request_fields.COST_WEIGHT, "")
     return write_document(body) + options.encode() + weight.encode()
 
 
@@ -237,7 +237,7 @@ def _check_options(form: Document, options: Mapping[str, Any]) -> None:
 def _arms_asked(replica: Replica, model: str) -> list[str]:
     """Return the live arms of which a request's model may be one."""
     arms = replica.turns.arms
-    forced, of_model = ask_checks.find_model(replica, model)
+    forced, of_model = request_fields.find_model(replica, model)
     if forced is not None:
         return [forced] if forced in arms else []
     return [arm for arm in arms if of_model is None or arm in of_model]

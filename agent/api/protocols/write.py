@@ -21,8 +21,7 @@ from armwise.agent.access import Caller
 from armwise.agent.api import errors, responses
 from armwise.agent.api.errors import ApiError
 from armwise.agent.config import AppConfig
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Ask, Choices, Decided, Event, Finished
 from armwise.arms.llm import Chunk, Document, ProtocolName
 
@@ -122,13 +121,13 @@ async def answer(
         headers: Further headers of the reply.
         after: What ends a stream.
     """
-    events = asking.stream_turn(replica, caller, ask, key, timeout_s)
+    events = admission.stream_turn(replica, caller, ask, key, timeout_s)
     if ask.document.streams:
         opened = await OpenTurn.begin(events)
         writer, decided = make(opened.decided), opened.decided
         named = {**responses.headers(decided.decision, decided.served), **(headers or {})}
         return responses.EventStream(stream(writer, opened, after), opened, named, writer.ping)
-    answering = asking.read_to_end(events)  # under a key, it can be asked for again
+    answering = admission.read_to_end(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(http, answering))
     writer = make(decided)
     named = {**responses.headers(decided.decision, decided.served, finished), **(headers or {})}
@@ -157,7 +156,7 @@ class OpenTurn:
         Raises:
             UnansweredError: The turn was refused, or failed already.
         """
-        opened = cls(await asking.read_decided(events), events)
+        opened = cls(await admission.read_decided(events), events)
         try:
             first = opened._first
             assert first is not None

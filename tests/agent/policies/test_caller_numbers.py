@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armwise.agent.api import ask_checks
+from armwise.agent.api import request_fields
 from armwise.agent.policies import (
     FeatureSpec,
     PolicySpec,
@@ -31,11 +31,13 @@ SOME = {
 }
 """Every kind; VW's algorithms share their regression."""
 
-NUMBERS = st.floats(-ask_checks.CONTEXT_NUMBER, ask_checks.CONTEXT_NUMBER)
+NUMBERS = st.floats(-request_fields.CONTEXT_NUMBER, request_fields.CONTEXT_NUMBER)
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 
-CONTEXTS = st.dictionaries(TEXTS, st.one_of(NUMBERS, st.booleans(), TEXTS), max_size=ask_checks.CONTEXT_NAMES)
+CONTEXTS = st.dictionaries(
+    TEXTS, st.one_of(NUMBERS, st.booleans(), TEXTS), max_size=request_fields.CONTEXT_NAMES
+)
 
 
 def seen(question: str, extra: Mapping[str, Any]) -> Context:
@@ -108,4 +110,4 @@ def right_answers(spec: PolicySpec, disturbance: float) -> float:
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.slow
 def test_numbers_at_the_limit_do_not_spoil_the_policy_for_other_callers(name: str) -> None:
-    assert right_answers(ALL[name], ask_checks.CONTEXT_NUMBER) > right_answers(ALL[name], 0.0) - 0.06
+    assert right_answers(ALL[name], request_fields.CONTEXT_NUMBER) > right_answers(ALL[name], 0.0) - 0.06

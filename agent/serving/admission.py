@@ -1,4 +1,4 @@
-"""Ask the service: reserve room for a question, and run its turn.
+"""Admit a request: reserve room and budget for it, and run its turn.
 
 This is the part that all deciding routes share, independent of HTTP. A request under an idempotency key that
 was used before resumes or repeats the earlier turn.

@@ -12,8 +12,7 @@ from armwise.agent.access import Caller
 from armwise.agent.api import sessions
 from armwise.agent.api.schemas import AgentOptions, Incumbent
 from armwise.agent.config import DIALS
-from armwise.agent.serving import Replica
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica, admission
 from armwise.agent.turn import Ask
 from armwise.arms.filters import GROUPS, Comparison, Compound, comparisons
 from armwise.feedback.arrays import TOLERANCE
@@ -66,7 +65,7 @@ def check_ask(
         **rest: Further fields of the turn.
     """
     if not question.strip():
-        raise asking.InvalidAskError(f"{param} has no question: add the text of a user", param)
+        raise admission.InvalidAskError(f"{param} has no question: add the text of a user", param)
     question = check_question(question, replica, param)
     user = options.user or user
     groups = _groups(caller, options.groups)
@@ -105,7 +104,7 @@ def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:
     if foreign := sorted({*groups} - caller.groups):
         named = ", ".join(map(repr, foreign))
         message = f"this key does not have the groups {named}: some of its own were expected"
-        raise asking.ForeignGroupError(message, "agent.groups")
+        raise admission.ForeignGroupError(message, "agent.groups")
     return frozenset(groups)
 
 
@@ -113,7 +112,7 @@ def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
     """Return a filter; one on the groups of passages is refused. Raises AskError."""
     if where is not None and any(comparison.key == GROUPS for comparison in comparisons(where)):
         message = f"{GROUPS!r} cannot be filtered by: the key has the groups of its callers"
-        raise asking.InvalidAskError(message, "filters")
+        raise admission.InvalidAskError(message, "filters")
     return where
 
 
@@ -139,9 +138,11 @@ def read_incumbent(
         return {}
     if replica.config.tap is None:
         message = "no incumbent has a place here: `tap` is not configured"
-        raise asking.InvalidAskError(message, param)
+        raise admission.InvalidAskError(message, param)
     if (named.arm is None) == (named.distribution is None):
-        raise asking.InvalidAskError("give either arm, or distribution to have an arm drawn from it", param)
+        raise admission.InvalidAskError(
+            "give either arm, or distribution to have an arm drawn from it", param
+        )
     given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}
     p = validate_distribution(replica, given, param)
     total = math.fsum(p.values())
@@ -157,7 +158,7 @@ def find_arm(replica: Replica, name: str, param: str) -> str:
         arm = tap.names.get("*", arm)
     if arm not in live:
         hint = "; `tap.names` can map another name to one of them"
-        raise asking.UnknownArmError(
+        raise admission.UnknownArmError(
             f"arm {name!r} is not configured; available: {', '.join(live)}{hint}", param
         )
     return arm
@@ -169,11 +170,11 @@ def validate_distribution(replica: Replica, given: Mapping[str, float], param: s
     for name, p in given.items():
         if not 0.0 <= p <= 1.0:
             message = f"the probability of arm {name!r} is {p:g}; a number from 0 to 1 was expected"
-            raise asking.InvalidAskError(message, param)
+            raise admission.InvalidAskError(message, param)
         arm = find_arm(replica, name, param)
         distribution[arm] = distribution.get(arm, 0.0) + p
     if abs((total := math.fsum(distribution.values())) - 1.0) > TOLERANCE:
-        raise asking.InvalidAskError(f"the probabilities sum to {total:.9g}; they must sum to 1", param)
+        raise admission.InvalidAskError(f"the probabilities sum to {total:.9g}; they must sum to 1", param)
     return distribution
 
 
@@ -182,7 +183,7 @@ def check_question(question: str, replica: Replica, param: str) -> str:
     limit = replica.config.limits.question_chars
     if len(question) > limit:
         message = f"the question has {len(question)} characters; at most {limit} are read"
-        raise asking.InvalidAskError(message, param)
+        raise admission.InvalidAskError(message, param)
     return replica.redact(question)
 
 
@@ -190,7 +191,7 @@ def check_context(context: Context, replica: Replica, within: str) -> Context:
     """Check a context against the limits, and return it redacted; `within` is its field. Raises AskError."""
     if len(context) > CONTEXT_NAMES:
         message = f"the context has {len(context)} names; at most {CONTEXT_NAMES} are read"
-        raise asking.InvalidAskError(message, within)
+        raise admission.InvalidAskError(message, within)
     size = 0
     for name, value in context.items():
         param = f"{within}.{name[:CONTEXT_CHARS]}"
@@ -199,14 +200,14 @@ def check_context(context: Context, replica: Replica, within: str) -> Context:
             if len(text) > CONTEXT_CHARS:
                 size_of = f"has {len(text)} characters; at most {CONTEXT_CHARS} are read"
                 message = f"{text[:20]!r} and so on {size_of}"
-                raise asking.InvalidAskError(message, param)
+                raise admission.InvalidAskError(message, param)
         if not isinstance(value, str) and abs(value) > CONTEXT_NUMBER:
             expected = f"a number from -{CONTEXT_NUMBER:g} to {CONTEXT_NUMBER:g} was expected"
             message = f"context {name!r} is {value:g}; {expected}: scale it"
-            raise asking.InvalidAskError(message, param)
+            raise admission.InvalidAskError(message, param)
     if size > CONTEXT_BYTES:
         message = f"the texts of the context have {size} bytes; at most {CONTEXT_BYTES} are read"
-        raise asking.InvalidAskError(message, within)
+        raise admission.InvalidAskError(message, within)
     return redact_context(context, replica)
 
 
@@ -231,7 +232,7 @@ def _read_dial(replica: Replica, model: str, header: str | None) -> float | None
             weight = math.nan
         if not 0.0 <= weight <= MOST_WEIGHT or "_" in header:
             message = f"{COST_WEIGHT} is {header[:50]!r}; a number from 0 to {MOST_WEIGHT:g} was expected"
-            raise asking.InvalidAskError(message, COST_WEIGHT)
+            raise admission.InvalidAskError(message, COST_WEIGHT)
         return weight
     alias = replica.config.find_alias(model)
     name = model if alias is None else alias
@@ -241,7 +242,7 @@ def _read_dial(replica: Replica, model: str, header: str | None) -> float | None
         message = (
             f"{name!r} has no effect, as costs do not count in the reward: set `reward.worth`, or ask 'auto'"
         )
-        raise asking.InvalidAskError(message, "model")
+        raise admission.InvalidAskError(message, "model")
     return DIALS[name] * replica.config.reward.cost_weight
 
 
@@ -270,7 +271,7 @@ def find_model(replica: Replica, model: str) -> tuple[str | None, frozenset[str]
     """
     if replica.config.external:
         message = "the caller carries out the arms: POST /v1/decisions"
-        raise asking.InvalidAskError(message, "model")
+        raise admission.InvalidAskError(message, "model")
     alias = replica.config.find_alias(model)
     name = model if alias is None else alias
     if name in ("auto", "", *DIALS):
@@ -278,7 +279,7 @@ def find_model(replica: Replica, model: str) -> tuple[str | None, frozenset[str]
     if name.startswith("arm/") and (arm := name.removeprefix("arm/")):
         return (arm if arm in replica.turns.arms else replica.arms.stand_ins().get(arm, arm)), None
     if alias is None:
-        raise asking.UnknownModelError(
+        raise admission.UnknownModelError(
             f"model {model!r}: 'auto' or 'arm/<name>' was expected. To accept this name, add it to `aliases` "
             "in the configuration",
             "model",
@@ -290,7 +291,7 @@ def find_model(replica: Replica, model: str) -> tuple[str | None, frozenset[str]
     )
     if not arms:
         message = f"model {model!r} is an alias of the language model {alias!r}: no live arm answers with it"
-        raise asking.UnknownModelError(message, "model")
+        raise admission.UnknownModelError(message, "model")
     return None, arms
 
 
