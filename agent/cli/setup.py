@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -228,7 +229,9 @@ def _require_own_home(draft: "AppConfig", *, replace: bool) -> None:
     """Refuse a home that a running service uses, or that holds other documents. Raises LaunchError."""
     from armwise.arms.corpus import CorpusError
 
-    another = "Give this one another home: --name NAME, or ARMWISE_HOME=FOLDER"
+    # where the variable is set, the name does not choose the home
+    names = "" if os.environ.get("ARMWISE_HOME") else "--name NAME, or "
+    another = f"Give this one another home: {names}ARMWISE_HOME=FOLDER"
     require_unserved(
         draft.home_path, f"its documents would change while it runs. {another}. Or stop it first."
     )

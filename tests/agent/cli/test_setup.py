@@ -56,9 +56,26 @@ def test_a_home_that_a_running_service_uses_is_left_alone(tmp_path: Path) -> Non
     assert refused.exit_code == 2
     said = " ".join(refused.output.split())
     assert f"The service at http://127.0.0.1:18411 (process {os.getpid()}) runs from {home}" in said
-    assert "Give this one another home: --name NAME, or ARMWISE_HOME=FOLDER" in said
+    assert "Give this one another home: ARMWISE_HOME=FOLDER" in said
     assert written_before == written_after
     assert init("corpus.jsonl", "-o", "mine.yaml", "--yes").exit_code == 0, "once it has ended"
+
+
+def test_a_name_is_another_home_unless_the_environment_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARMWISE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with mark_served(tmp_path / ".armwise" / "first", "http://127.0.0.1:18411"):
+        refused = init("corpus.jsonl", "--name", "first", "--yes")
+        made = init("corpus.jsonl", "--name", "second", "--yes")
+        monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / ".armwise" / "first"))
+        of_environment = init("corpus.jsonl", "-o", "third.yaml", "--name", "third", "--yes")
+    assert refused.exit_code == 2
+    assert "--name NAME" in refused.output
+    assert made.exit_code == 0, made.output
+    assert of_environment.exit_code == 2
+    assert "--name NAME" not in of_environment.output
 
 
 def test_a_home_with_other_documents_is_taken_over_only_on_demand(
