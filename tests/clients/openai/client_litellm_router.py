@@ -280,8 +280,8 @@ silent = f"http://127.0.0.1:{listening.getsockname()[1]}"
 endpoint = {"api_base": sys.argv[1], "api_key": "none"}
 
 
-async def ask(url):
-    armwise = ArmwiseRouter(url, bound_s=0.2)
+async def ask(url, bound_s):
+    armwise = ArmwiseRouter(url, bound_s=bound_s)
     litellm.callbacks = [armwise]
     params = [{"model": f"openai/{name}", **endpoint} for name in ("small", "large")]
     models = [{"model_name": "chat", "litellm_params": one} for one in params]
@@ -294,7 +294,8 @@ async def ask(url):
     return reply.choices[0].message.content, armwise.decided, armwise.undecided, logged["undecided"], took
 
 
-print(json.dumps([asyncio.run(ask(url)) for url in ("http://127.0.0.1:1", silent)]))
+asked = ("http://127.0.0.1:1", 30.0), (silent, 0.2)
+print(json.dumps([asyncio.run(ask(*one)) for one in asked]))
 """
 
 
