@@ -205,7 +205,8 @@ class Decider:
                     draft.terms.certain,
                 )
             except StepError as error:
-                if error.step not in draft.records or error.step in given:
+                planned = draft.records.keys() - given.keys() - draft.failures.keys()
+                if error.step not in planned:
                     raise PolicyError(f"step {error.step!r} cannot be left out: {error}") from error
                 draft.failures[error.step] = error
 

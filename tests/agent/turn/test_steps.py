@@ -149,6 +149,24 @@ async def test_a_step_that_blames_another_one_fails_the_request(
         assert f"step {name!r} cannot be left out" in caplog.text
 
 
+async def test_a_step_that_records_by_itself_and_fails_twice_fails_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plans: list[int] = []
+
+    def plan(_: TurnStep, draft: Draft) -> None:
+        plans.append(1)
+        assert len(plans) < 10, "the draw is planned without end"
+        draft.records["failing"] = {}
+
+    monkeypatch.setattr(Failing, "plan", plan)
+    async with Service(tmp_path).running() as service:
+        add_step(service, Failing())
+        assert (await look_up(service)).status_code == 500
+        assert "step 'failing' cannot be left out" in caplog.text
+    assert len(plans) == 2
+
+
 async def test_beside_a_default_incumbent_a_conversation_keeps_its_arm(tmp_path: Path) -> None:
     tap = {"share": 0.5, "incumbent": "bm25"}
     async with Service(tmp_path, sticky="episode", tap=tap).running() as service:
