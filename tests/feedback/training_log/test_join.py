@@ -362,7 +362,7 @@ def test_taking_back_takes_as_long_however_much_was_taken_back_before() -> None:
     facts = [decided(deferred=True), executed(), *items]
     began = time.process_time()
     assert join(rule(), facts) == []
-    assert time.process_time() - began < 3.0
+    assert time.process_time() - began < 10.0
 
 
 @pytest.mark.parametrize("values", [[], [FIRST], [FIRST, SECOND]])
