@@ -71,7 +71,7 @@ async def choose(
         )
     question = request_fields.check_question(body.question, replica, "question")
     incumbent, tap = request_fields.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
-    if not incumbent and tap is not None and tap.incumbent is None and tap.share < 1.0:
+    if not incumbent and tap is not None and tap.incumbent is None and tap.asks_caller:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
         )

@@ -389,6 +389,11 @@ class Tap(BaseModel):
         ),
     )
 
+    @property
+    def asks_caller(self) -> bool:
+        """Whether the caller's choice counts in a part of the decisions."""
+        return self.share < 1.0
+
     def map_arm(self, name: str) -> str:
         """Return the arm that a name is mapped to, by default the name itself.
 

@@ -64,7 +64,7 @@ class StickyStep(TurnStep):
         return cls(
             *(TURNS, reward.wait_s, find_draw, clock, get_alarm),
             needs_tools=sticky == "tools",
-            asks_caller=tap is not None and tap.share < 1.0,
+            asks_caller=tap is not None and tap.asks_caller,
         )
 
     async def read(self, draft: Draft) -> KeptDraw | None:

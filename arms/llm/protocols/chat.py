@@ -44,11 +44,6 @@ STATE = ("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks
 """Fields of a message that hold the state of the model that wrote it."""
 
 
-def to_chat(body: Document) -> Document:
-    """Return the document itself."""
-    return body
-
-
 def write(body: Document, patch: Patch) -> Document:
     """Return a document as it is sent."""
     written = patch.begin(body)

@@ -27,11 +27,7 @@ class Request:
 
     @cached_property
     def chat(self) -> Document:
-        """The request as a chat completion: the document itself, or a translation.
-
-        A translation may have what no chat completion has and other protocols do: images in the result of a
-        function, `is_error` there, `cache_control` at parts, tools of a provider. `chat.write` leaves it out.
-        """
+        """The request as a chat completion: the document itself, or a translation, as `TO_CHAT` has it."""
         return TO_CHAT[self.protocol](self.body)
 
     def to(self, protocol: ProtocolName) -> Document:
