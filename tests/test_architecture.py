@@ -196,33 +196,31 @@ def test_a_function_is_named_by_what_it_does_and_not_by_whose_its_result_is() ->
     assert [found for found in functions if found[0].endswith("_of")] == []
 
 
+def list_imports(path: Path) -> list[str]:
+    """Return the modules that a file imports; relative ones begin with their dots."""
+    modules = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules.append("." * node.level + (node.module or ""))
+    return modules
+
+
 @pytest.mark.parametrize("folder", ["armwise", *PACKAGES, "tests", "benchmarks", "examples"])
 def test_nothing_is_imported_by_a_name_that_others_have(folder: str) -> None:
     """`agent` is a folder of every team's: ours is `armwise.agent`."""
     short = []
     for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Import(names=aliases):
-                    modules = [alias.name for alias in aliases]
-                case ast.ImportFrom(module=str(module), level=0):
-                    modules = [module]
-                case _:
-                    continue
-            short += [f"{named(path)}: {name}" for name in modules if name.partition(".")[0] in PACKAGES]
+        modules = list_imports(path)
+        short += [f"{named(path)}: {name}" for name in modules if name.partition(".")[0] in PACKAGES]
     assert short == []
 
 
 def test_translations_between_protocols_import_nothing_else_of_ours() -> None:
-    room, imported = "armwise.arms.llm.translate", set[str]()
-    for path in (ROOT / "arms/llm/translate").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Import(names=aliases):
-                    imported |= {alias.name for alias in aliases}
-                case ast.ImportFrom(module=module, level=level):
-                    imported.add(module if level == 0 and module else "relative")
-    ours = {name for name in imported if name.startswith(("armwise", "relative"))}
+    room = "armwise.arms.llm.translate"
+    imported = {name for path in (ROOT / "arms/llm/translate").glob("*.py") for name in list_imports(path)}
+    ours = {name for name in imported if name.startswith(("armwise", "."))}
     assert f"{room}.documents" in ours
     assert [name for name in ours if name != room and not name.startswith(f"{room}.")] == []
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,11 @@ class Running:
         return [json.loads(line) for line in (self.folder / "payloads.jsonl").read_text().splitlines()]
 
 
+def replace_ports(text: str, ports: Mapping[str, str]) -> str:
+    """Replace the ports that a page shows, in one pass: a free port may contain a shown one."""
+    return re.sub("|".join(ports), lambda shown: ports[shown[0]], text)
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The files of the page at other ports, with a model that fails."""
@@ -105,7 +110,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         text = texts[name]
         for shown, changed in CHANGES.items():
             text = text.replace(shown, changed)
-        (folder / name).write_text(re.sub("|".join(ports), lambda found: ports[found[0]], text))
+        (folder / name).write_text(replace_ports(text, ports))
     models = subprocess.Popen([sys.executable, "models.py"], cwd=folder, stderr=subprocess.DEVNULL)
     url, proxy = f"http://127.0.0.1:{ports['8100']}", f"http://127.0.0.1:{ports['8103']}"
     serve = [str(BIN / "armwise"), "serve", "--cold", "-c", str(folder / "service.yaml")]
@@ -237,14 +242,13 @@ def test_the_commands_of_the_page_work_as_they_stand(tmp_path: Path) -> None:
     folder, used = tmp_path / "a" / "page", {name: str(free_port()) for name in ("8100", "8102", "8103")}
     folder.mkdir(parents=True)
 
-    def replace(text: str) -> str:  # in one pass: a free port may contain a shown one
-        return re.sub("|".join(used), lambda shown: used[shown[0]], text)
-
     models = [block for block in blocks_of(MODELS) if block.title == "models.py"]
     blocks = [*blocks_of(PAGE), *models]
     for block in blocks:
         if block.title:
-            (folder / block.title).write_text(replace(block.text).replace("bound_s=0.1", "bound_s=30"))
+            (folder / block.title).write_text(
+                replace_ports(block.text, used).replace("bound_s=0.1", "bound_s=30")
+            )
     commands = [
         block.text for block in blocks if block.language == "bash" and "pip install" not in block.text
     ]
@@ -255,7 +259,7 @@ def test_the_commands_of_the_page_work_as_they_stand(tmp_path: Path) -> None:
             "-eo",
             "pipefail",
             "-c",
-            replace("".join(commands)).replace("curl -s ", "curl -sS --fail-with-body "),
+            replace_ports("".join(commands), used).replace("curl -s ", "curl -sS --fail-with-body "),
         ],
         cwd=folder,
         env=os.environ | LITELLM | {"PATH": path},
